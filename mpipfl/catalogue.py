@@ -1,0 +1,101 @@
+"""What there is and what will happen, in words: `--list`, `--keys`, `--dry-run`, and a run's first line."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import numpy as np
+import torch
+
+from . import world
+from .algorithms import METHODS, Facts
+from .comm import Comm
+from .config import Config, classes
+from .data.federated import Data
+from .models import NETWORKS
+from .models.networks import Imported
+from .placement import place
+from .section import Section
+
+
+def listing() -> str:
+    """Every kind of everything, one line each."""
+    groups: dict[str, Any] = {
+        "methods (algorithm)": METHODS,
+        "models (model)": (*NETWORKS, Imported),
+        "data sources (data.source)": reversed(list(classes(Data, "source"))),
+        "partitions (data.partition)": reversed(list(classes(Data, "partition"))),
+        "shifts (data.shift)": reversed(list(classes(Data, "shift"))),
+    }
+    lines = []
+    for title, sections in groups.items():
+        lines += ["", title]
+        for section in sections:
+            own = ", ".join(k for k in section.model_fields if k != "kind")
+            lines.append(
+                f"  {section.model_fields['kind'].default:<22} {section.line()}" + (f" [{own}]" if own else "")
+            )
+    return "\n".join(lines[1:])
+
+
+def keys(section: type[Section] = Config, path: str = "") -> str:
+    """Every key with its default and its meaning."""
+    lines = []
+    for name, field in section.model_fields.items():
+        inner = list(classes(section, name))
+        here = f"{path}{name}"
+        if len(inner) == 1 and not get_args(field.annotation):
+            lines += [f"{here}:  # {field.description}", keys(inner[0], here + ".")]
+        else:
+            default = "required" if field.is_required() else field.get_default(call_default_factory=True)
+            shown = getattr(default, "kind", default)
+            lines.append(f"{here} = {shown}  # {field.description or ''}".rstrip(" #"))
+    return "\n".join(lines)
+
+
+def plan(config: Config, made: world.Plan, comm: Comm) -> str:
+    """The plan of `--dry-run`; every rank must call."""
+    n, d = made.partition.n_train, made.model.dimension
+    host = place(made.work, comm.workers)
+    devices = comm.gather(np.frombuffer(f"{world.device(config, comm)!s:<10}".encode(), dtype=np.uint8)[None])
+    facts = Facts(len(n), int(made.partition.group.max()) + 1)
+    theta = torch.zeros(d)
+    server, client = config.algorithm.server(theta, facts), config.algorithm.client(theta, facts)
+    down = sum(t.numel() * t.element_size() for t in server)
+    up = sum(t.numel() for t in server) * (8 if config.reduce == "exact" else 4)
+    vectors = sum(t.numel() for t in client) / d
+    lines = [
+        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds",
+        f"data       {len(made.partition.index):,} samples of {made.samples.shape}, {made.samples.classes} classes; "
+        f"{len(n)} clients in {facts.groups} group(s)",
+        f"per client train {n.min()}-{n.max()} (median {int(np.median(n))}), validation "
+        f"{made.partition.n_validation.min()}-{made.partition.n_validation.max()}, test "
+        f"{made.partition.n_test.min()}-{made.partition.n_test.max()}",
+        f"model      {config.model.kind}, {d:,} parameters, {4 * d / 1e6:.2f} MB",
+        f"a round    {down / 1e6:.2f} MB broadcast and {up / 1e6:.2f} MB reduced per rank",
+        f"checkpoint {(down + vectors * 4 * d * len(n)) / 1e6:.1f} MB",
+        "rank  device      clients  training samples  memory (MB, estimate)",
+    ]
+    for rank in range(comm.size):
+        mine = host == rank
+        name = bytes(devices[rank][0]).decode().strip() if devices else ""
+        memory = world.memory(config, made, int(np.ceil(vectors)), int(mine.sum()))
+        role = f"{mine.sum():>7}  {n[mine].sum():>16,}" if rank in comm.workers else f"{'server':>7}  {'':>16}"
+        lines.append(f"{rank:>4}  {name:<10}  {role}  {memory:>21,.0f}")
+    return "\n".join(lines)
+
+
+def start(config: Config, made: world.Plan, comm: Comm, width: int, device: torch.device) -> str:
+    """A run's first line; every rank must call."""
+    rows = comm.gather(np.array([[device.index if device.type == "cuda" else -1, width]], dtype=np.int64))
+    if rows is None:
+        return ""
+    table = np.concatenate(rows)[comm.workers]
+    gpus = sorted({f"cuda:{g}" for g, _ in table if g >= 0})
+    where = ", ".join(gpus) if gpus else f"cpu, {config.threads} thread(s) each"
+    widths = f"{table[:, 1].min()}-{table[:, 1].max()}" if np.ptp(table[:, 1]) else str(table[0, 1])
+    return (
+        f"{config.name}: {config.algorithm.kind}, {config.data.clients} clients, {config.model.kind} "
+        f"({made.model.dimension:,} parameters), {len(comm.workers)} worker(s) on {where}, cohorts of {widths}; "
+        f"{comm.library()}"
+    )

@@ -1,0 +1,188 @@
+"""The complete state of a run in one HDF5 file per kept round, whole or not there at all.
+
+A file is written under a temporary name, flushed to disk and renamed. Its first 512 bytes are an HDF5 user block that
+holds a hash of all that follows, so that a flipped bit anywhere is found; any HDF5 reader opens it as it is:
+`/server/<field>`, `/clients/<field>` (rows in client order), `/history/...`; attributes `round` and `config`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+
+from .comm import Comm
+from .errors import UserError
+from .states import States
+
+USER_BLOCK = 512
+MAGIC = b"mpipfl blake2b "
+NAME = re.compile(r"^round_(\d+)\.h5$")
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be written or used."""
+
+    code = 5
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A temporary path to write to, which becomes `path` in one step when all went well."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        sync(temporary)
+        os.replace(temporary, path)
+        sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def path_of(folder: Path, round: int) -> Path:
+    return folder / "checkpoints" / f"round_{round:05d}.h5"
+
+
+def write(
+    folder: Path, round: int, server: Any, states: States, history: dict[str, np.ndarray], config: str, comm: Comm
+) -> None:
+    """Write a round's state; every rank must call. On failure rank 0 raises after all ranks have sent their rows."""
+    path, problem = path_of(folder, round), None
+    file: h5py.File | None = None
+    with whole(path) if comm.is_server else nothing() as temporary:
+        if temporary is not None:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = h5py.File(temporary, "w", userblock_size=USER_BLOCK)
+                file.attrs.update(round=round, config=config)
+                for name, field in zip(server._fields, server, strict=True):
+                    file[f"server/{name}"] = field.detach().cpu().numpy()
+                for name, values in history.items():
+                    file[f"history/{name}"] = values
+            except OSError as error:
+                problem = error
+        for i, name in enumerate(states.kind._fields):
+            for first, rows in states.blocks(comm, i):
+                problem = problem or put_rows(file, f"clients/{name}", first, rows, states.clients)
+        if temporary is not None:
+            problem = problem or close(file, temporary)
+            if problem is not None:
+                raise CheckpointError(f"round {round}: no checkpoint could be written to {path} ({problem})")
+
+
+@contextmanager
+def nothing() -> Iterator[None]:
+    yield None
+
+
+def put_rows(file: h5py.File | None, name: str, first: int, rows: np.ndarray, clients: int) -> OSError | None:
+    try:
+        assert file is not None
+        if name not in file:
+            file.create_dataset(name, (clients, *rows.shape[1:]), rows.dtype)
+        file[name][first : first + len(rows)] = rows
+    except (OSError, RuntimeError) as error:
+        return OSError(str(error))
+    return None
+
+
+def close(file: h5py.File | None, path: Path) -> OSError | None:
+    """Close the file and seal it with its hash."""
+    try:
+        assert file is not None
+        file.close()
+        digest = digest_of(path)
+        with open(path, "r+b") as raw:
+            raw.write(MAGIC + digest)
+    except (OSError, RuntimeError) as error:
+        return OSError(str(error))
+    return None
+
+
+def digest_of(path: Path) -> bytes:
+    total = hashlib.blake2b(digest_size=32)
+    with open(path, "rb") as raw:
+        raw.seek(USER_BLOCK)
+        while piece := raw.read(1 << 22):
+            total.update(piece)
+    return total.hexdigest().encode()
+
+
+def fault(path: Path) -> str | None:
+    """What is wrong with a checkpoint file, or None if it is whole."""
+    try:
+        with open(path, "rb") as raw:
+            head = raw.read(USER_BLOCK)
+        if not head.startswith(MAGIC):
+            return "is not a checkpoint, or its beginning is damaged"
+        if head[len(MAGIC) :].rstrip(b"\0") != digest_of(path):
+            return "is damaged: its content does not match its checksum"
+        with h5py.File(path, "r") as file:
+            file.attrs["round"], file.attrs["config"]
+    except (OSError, KeyError) as error:
+        return f"cannot be read ({error})"
+    return None
+
+
+def newest(folder: Path) -> tuple[int | None, list[str]]:
+    """The newest whole checkpoint's round, and a line for each damaged one that was passed over."""
+    found = folder / "checkpoints"
+    rounds = sorted((int(m[1]) for p in found.glob("round_*.h5") if (m := NAME.match(p.name))), reverse=True)
+    passed: list[str] = []
+    for round in rounds:
+        problem = fault(path_of(folder, round))
+        if problem is None:
+            return round, passed
+        passed.append(f"{path_of(folder, round)} {problem}; trying the one before it")
+    return None, passed
+
+
+def read(folder: Path, round: int, server: Any, states: States) -> tuple[Any, dict[str, np.ndarray]]:
+    """A whole checkpoint's server state and history; the hosted clients' rows go into `states`."""
+    with h5py.File(path_of(folder, round), "r") as file:
+        fields = [
+            torch.from_numpy(np.asarray(file[f"server/{n}"][...])).to(f)
+            for n, f in zip(server._fields, server, strict=True)
+        ]
+        for i, name in enumerate(states.kind._fields):
+            rows = file[f"clients/{name}"]
+            for first in range(0, len(states.hosted), 1000):
+                some = states.hosted[first : first + 1000]
+                value = torch.from_numpy(np.asarray(rows[some]))
+                states.fields[i][first : first + len(some)] = value.to(states.fields[i])
+        history: dict[str, np.ndarray] = {}
+        file["history"].visititems(
+            lambda name, item: history.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
+        )
+    return type(server)(*fields), history
+
+
+def config_of(folder: Path, round: int) -> str:
+    with h5py.File(path_of(folder, round), "r") as file:
+        return str(file.attrs["config"])
+
+
+def prune(folder: Path, keep: int, written: Sequence[int]) -> None:
+    """Leave the newest `keep` checkpoints and round 0."""
+    for round in sorted(set(written) - {0})[:-keep]:
+        path_of(folder, round).unlink(missing_ok=True)
+
+
+def rounds(folder: Path) -> list[int]:
+    return sorted(int(m[1]) for p in (folder / "checkpoints").glob("round_*.h5") if (m := NAME.match(p.name)))

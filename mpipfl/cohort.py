@@ -1,0 +1,292 @@
+"""K clients as one matrix: their gradients, their descent, their losses, each as one batched computation.
+
+Row k of Theta (K, d) is client k. Clients differ in samples and steps: short batches are filled up with samples of
+weight zero, and clients are sorted by their number of steps, so that the finished ones drop off the end of the matrix.
+A client's result does not depend on which others share its matrix (two rows at least: a lonely client gets a twin).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from . import schedule
+from .config import Train
+from .models import Batched
+
+SWEEP = 128  # samples at a time where a whole part of the data is gone through
+AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits (n, classes), labels (n)) -> loss of each sample (n)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+class Store(NamedTuple):
+    """All clients' samples in client order, train then validation then test."""
+
+    x: Tensor  # (T, *shape)
+    y: Tensor  # (T)
+    bounds: np.ndarray  # (M, 4): start, end of train, end of validation, end
+    group: np.ndarray  # (M): the true group of the data's shift
+
+    def part(self, name: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the clients' part starts and how long it is."""
+        column = ("train", "validation", "test").index(name)
+        return self.bounds[clients, column], self.bounds[clients, column + 1] - self.bounds[clients, column]
+
+    def longest(self, name: str) -> int:
+        return int(self.part(name, np.arange(len(self.bounds)))[1].max())
+
+
+class Step(NamedTuple):
+    """One step's batch for the first `active` rows of a matrix."""
+
+    active: int
+    x: Tensor  # arranged for the network
+    y: Tensor  # (rows, B)
+    weight: Tensor  # (rows, B): 1 / batch size (or 1 in a sweep), zero where there is no sample
+
+
+class Score(NamedTuple):
+    """How models do on each client's own data; NaN for a client that has none."""
+
+    accuracy: Tensor  # (m), float64
+    loss: Tensor  # (m), float64
+
+
+class Cohort:
+    """The clients of a round hosted here, and what they can do with their data."""
+
+    def __init__(
+        self, clients: np.ndarray, store: Store, model: Batched, train: Train, seed: int, round: int, width: int
+    ) -> None:
+        self.clients, self.store, self.model, self.train = clients, store, model, train
+        self.seed, self.round, self.width = seed, round, max(2, width)
+        self.device = store.x.device
+        self.n_train = torch.from_numpy(store.part("train", clients)[1]).to(self.device, torch.float64)
+        self.group = torch.from_numpy(store.group[clients]).to(self.device)
+        self.steps = self.samples = 0  # trained so far, for telemetry
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    # ------------------------------------------------------------------ verbs
+
+    def descend(
+        self,
+        theta: Tensor,
+        *,
+        steps: int | np.ndarray | None = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+        pull: tuple[float, Tensor] | None = None,
+        drift: Tensor | None = None,
+        only: str = "all",
+        loss: Loss = cross_entropy,
+        stream: str = "batches",
+    ) -> Tensor:
+        """SGD from theta (m, d) or (d) on each client's training data, with the configuration's batch, momentum and
+        weight decay: theta <- theta - lr * (grad + mu * (theta - anchor) + drift), for `pull` = (mu, anchor).
+
+        `steps` is a number for all or one per client, else `epochs` passes over the data; `only` the "head" or the
+        "base" moves where asked; another `stream` gives other batches in the same round.
+        """
+        wanted = self._steps(steps, epochs)
+        start, samples = self.store.part("train", self.clients)
+        size = min(self.train.batch, self.store.longest("train"))
+
+        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            index, count = schedule.batches(
+                self.seed, stream, self.round, self.clients[rows], samples[rows], wanted[rows], size
+            )
+            self.steps, self.samples = self.steps + int(wanted[rows].sum()), self.samples + int(count.sum())
+            return index + start[rows, None, None], count
+
+        def train(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
+            sgd = SGD(self.model, self._take(theta, rows), self.train, lr or self.train.lr, only)
+            if pull is not None:
+                sgd.pull = (pull[0], self.model.split(self._take(pull[1], rows)))
+            if drift is not None:
+                sgd.drift = self.model.split(self._take(drift, rows))
+            for step in feed:
+                sgd.step(step, loss)
+            return self.model.join(sgd.parts)[: len(rows)]
+
+        return self._each(wanted, plan, train, (self.model.dimension,), torch.float32)
+
+    def grad(self, theta: Tensor, loss: Loss = cross_entropy) -> Tensor:
+        """The gradient (m, d) of each client's mean loss over all its training data at theta (m, d) or (d)."""
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
+            parts = self.model.split(self._take(theta, rows))
+            total = torch.zeros(len(parts[0]), self.model.dimension, dtype=torch.float64, device=self.device)
+            for step in feed:
+                size = max(2, step.active)
+                leaves = [p[:size].detach().requires_grad_() for p in parts]
+                gradient = torch.autograd.grad(weighted_loss(self.model, leaves, step, loss), leaves)
+                total[: step.active] += self.model.join(list(gradient))[: step.active]
+            return (total[: len(rows)] / self.n_train[self._at(rows), None]).float()
+
+        return self._sweep("train", run, (self.model.dimension,), torch.float32)
+
+    def loss(self, theta: Tensor, part: str = "train") -> Tensor:
+        """Each client's mean loss (m) at theta (m, d) or (d)."""
+        return self.evaluate(theta, part).loss
+
+    def evaluate(self, theta: Tensor, part: str = "test") -> Score:
+        """Accuracy and mean cross-entropy of theta (m, d) or (d) on each client's own data."""
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
+            parts = self.model.split(self._take(theta, rows))
+            total = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.device)
+            for step in feed:
+                logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
+                losses = cross_entropy(logits.flatten(0, 1), step.y.flatten()).view_as(step.y)
+                right = (logits.argmax(2) == step.y).to(torch.float64)
+                sums = torch.stack([(right * step.weight).sum(1), (losses.double() * step.weight).sum(1)], 1)
+                total[: step.active] += sums[: step.active]
+            return total
+
+        samples = torch.from_numpy(self.store.part(part, self.clients)[1]).to(self.device)
+        with torch.no_grad():
+            right, losses = (self._sweep(part, run, (2,), torch.float64) / samples[:, None]).unbind(1)  # 0 / 0 is NaN
+        return Score(right, losses)
+
+    # ------------------------------------------------------------------ how rows are worked off
+
+    def _steps(self, steps: int | np.ndarray | None, epochs: int | None) -> np.ndarray:
+        if steps is None and epochs is None:
+            steps, epochs = self.train.steps, self.train.epochs
+        if steps is not None:
+            return np.broadcast_to(np.asarray(steps, dtype=np.int64), (len(self),))
+        return steps_of(self.train.batch, epochs or 1, self.store.part("train", self.clients)[1])
+
+    def _at(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(rows).to(self.device)
+
+    def _take(self, theta: Tensor, rows: np.ndarray) -> Tensor:
+        """The rows of a matrix, or copies of a vector, two at least."""
+        matrix = theta if theta.dim() == 2 else theta.expand(len(self), -1)
+        rows = np.resize(rows, max(2, len(rows)))
+        return matrix[self._at(rows)]
+
+    def _sweep(
+        self, part: str, run: Callable[[np.ndarray, Iterator[Step]], Tensor], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> Tensor:
+        """Go once through a part of every client's data, in equal bites, each sample with weight one."""
+        start, samples = self.store.part(part, self.clients)
+        size = max(1, min(SWEEP, self.store.longest(part)))
+
+        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            bites = -(-samples[rows] // size)
+            count = np.clip(samples[rows, None] - np.arange(bites.max(initial=0)) * size, 0, size)
+            index = np.arange(count.shape[1] * size).reshape(1, -1, size) + np.zeros((len(rows), 1, 1), dtype=np.int64)
+            index[np.arange(size) >= count[..., None]] = 0
+            return index + start[rows, None, None], count
+
+        return self._each(-(-samples // size), plan, run, shape, dtype, mean=False)
+
+    def _each(
+        self,
+        steps: np.ndarray,
+        plan: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+        run: Callable[[np.ndarray, Iterator[Step]], Tensor],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        mean: bool = True,
+    ) -> Tensor:
+        """Run all clients, `width` at a time, those with most steps first."""
+        out = torch.empty(len(self), *shape, dtype=dtype, device=self.device)
+        order = np.argsort(-steps, kind="stable")
+        for first in range(0, len(order), self.width):
+            rows = order[first : first + self.width]
+            try:
+                index, count = plan(rows)
+                weight = 1.0 / np.maximum(count, 1) if mean else np.ones(count.shape)
+                out[self._at(rows)] = run(rows, self._feed(steps[rows], index, count, weight))
+            except Exception as error:
+                error.clients = self.clients[rows].tolist()  # type: ignore[attr-defined]  # named in the one message
+                raise
+        return out
+
+    def _feed(self, steps: np.ndarray, index: np.ndarray, count: np.ndarray, weight: np.ndarray) -> Iterator[Step]:
+        """The batches of every step, laid out a few steps ahead; `steps` falls, so the active rows are the first."""
+        numbers = index.shape[2] * max(1, int(np.prod(self.model.shape)))
+        weights = np.where(np.arange(index.shape[2]) < count[..., None], weight[..., None], 0.0).astype(np.float32)
+        begin = 0
+        while begin < (steps[0] if len(steps) else 0):
+            active = int(np.searchsorted(-steps, -begin, side="left"))  # rows with steps > begin
+            end = min(int(steps[active - 1]), begin + max(1, AHEAD // (active * numbers)))
+            rows = np.resize(np.arange(active), max(2, active))
+            chosen = torch.from_numpy(np.ascontiguousarray(index[rows, begin:end].swapaxes(0, 1)))  # (S, rows, B)
+            where = chosen.flatten().to(self.device)
+            x = self.model.arrange(self.store.x.index_select(0, where).view(*chosen.shape, *self.model.shape))
+            y = self.store.y.index_select(0, where).view(chosen.shape)
+            w = torch.from_numpy(np.ascontiguousarray(weights[rows, begin:end].swapaxes(0, 1))).to(self.device)
+            for s in range(end - begin):
+                yield Step(active, x[s], y[s], w[s])
+            begin = end
+
+
+class SGD:
+    """Stochastic gradient descent on the rows of a matrix: PyTorch's rule, g += decay * theta; v = momentum * v + g;
+    theta -= lr * v, with v = 0 at the start."""
+
+    def __init__(self, model: Batched, theta: Tensor, train: Train, lr: float, only: str) -> None:
+        self.model, self.lr = model, lr
+        self.momentum, self.decay = train.momentum, train.weight_decay
+        self.parts = model.split(theta)
+        places = range(len(self.parts))
+        self.moving = [i for i in places if only == "all" or (i in model.head) == (only == "head")]
+        self.velocity = [torch.zeros_like(self.parts[i]) for i in self.moving] if self.momentum else []
+        self.pull: tuple[float, list[Tensor]] | None = None
+        self.drift: list[Tensor] | None = None
+        self.rows = 0
+
+    def step(self, step: Step, loss: Loss) -> None:
+        active = step.active
+        if self.rows != active:
+            self.rows = active
+            self.leaves = [p[: max(2, active)].detach() for p in self.parts]
+            self.trained = [self.leaves[i].requires_grad_() for i in self.moving]
+            self.theta = [self.parts[i][:active] for i in self.moving]
+        gradients = torch.autograd.grad(weighted_loss(self.model, self.leaves, step, loss), self.trained)
+        with torch.no_grad():
+            self.update([g[:active] for g in gradients])
+
+    def update(self, gradient: list[Tensor]) -> None:
+        active, theta = self.rows, self.theta
+        if self.decay:
+            torch._foreach_add_(gradient, theta, alpha=self.decay)
+        if self.pull is not None:
+            mu, anchor = self.pull
+            torch._foreach_add_(
+                gradient, torch._foreach_sub(theta, [anchor[i][:active] for i in self.moving]), alpha=mu
+            )
+        if self.drift is not None:
+            torch._foreach_add_(gradient, [self.drift[i][:active] for i in self.moving])
+        if self.momentum:
+            velocity = [v[:active] for v in self.velocity]
+            torch._foreach_mul_(velocity, self.momentum)
+            torch._foreach_add_(velocity, gradient)
+            gradient = velocity
+        torch._foreach_add_(theta, gradient, alpha=-self.lr)
+
+
+def weighted_loss(model: Batched, parts: list[Tensor], step: Step, loss: Loss) -> Tensor:
+    """Σ_k of the clients' mean losses: one backward pass gives each row its own gradient."""
+    logits = model.outputs(parts, step.x)
+    return (loss(logits.flatten(0, 1), step.y.flatten()) * step.weight.flatten()).sum()
+
+
+def steps_of(batch: int, epochs: int, samples: np.ndarray) -> np.ndarray:
+    """How many steps so many epochs are for clients with so many samples."""
+    return epochs * -(-samples // batch)

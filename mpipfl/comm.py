@@ -1,0 +1,213 @@
+"""MPI for the rest of the program: buffers in, buffers out. No other file imports mpi4py, and nothing is ever pickled.
+
+A `Comm` moves contiguous numpy arrays and torch tensors in uppercase collectives, in slices below MPI's count limit,
+and counts the bytes. Tensors on a GPU go directly when the MPI library is known to take them, else through pinned host
+memory. It also knows the node: who shares it, memory they can share, and which GPU is whose.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import mpi4py
+import numpy as np
+import torch
+
+mpi4py.rc.thread_level = "funneled"
+from mpi4py import MPI  # noqa: E402
+
+from .errors import DataError  # noqa: E402
+
+Buffer = np.ndarray | torch.Tensor
+SLICE = 1 << 28  # elements per MPI call: counts are 32-bit integers in MPI 3, whatever the element
+MEMORY = ("/dev/shm", tempfile.gettempdir())
+
+
+def cuda_aware(environ: Mapping[str, str]) -> bool:
+    """Whether the MPI library was told to take GPU memory (it cannot be asked portably), by its switches or ours."""
+    switches = {"MPIPFL_CUDA_AWARE", "MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA", "OMPI_MCA_opal_cuda_support"}
+    return any(environ.get(name, "").lower() in {"1", "true", "yes"} for name in switches)
+
+
+def choose_device(wanted: str, worker: int | None, gpus: int) -> str:
+    """One GPU per worker by its place on the node; the server (worker None) and machines without GPUs use the CPU."""
+    if wanted == "cpu" or gpus == 0 or worker is None:
+        return "cpu"
+    return f"cuda:{worker % gpus}"
+
+
+def memory_file(size: int) -> tuple[int, bytes]:
+    """An open file of that size in the node's memory and its path, empty where there is no room."""
+    for folder in MEMORY:
+        try:
+            handle, path = tempfile.mkstemp(prefix="mpipfl-", dir=folder)
+        except OSError:
+            continue
+        try:
+            os.posix_fallocate(handle, 0, size)  # takes the room now: later the lack of it would be a bus error
+            return handle, path.encode()
+        except OSError:
+            os.close(handle)
+            os.unlink(path)
+    return -1, b""
+
+
+class Comm:
+    """The ranks of one job."""
+
+    def __init__(self, mpi: MPI.Intracomm | None = None, direct: bool | None = None) -> None:
+        self.mpi = MPI.COMM_WORLD if mpi is None else mpi
+        self.rank, self.size = self.mpi.Get_rank(), self.mpi.Get_size()
+        self.node = self.mpi.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
+        self.local_rank, self.local_size = self.node.Get_rank(), self.node.Get_size()
+        self.direct = cuda_aware(os.environ) if direct is None else direct
+        self.bytes = 0
+
+    @property
+    def is_server(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def workers(self) -> list[int]:
+        """The ranks that host clients: all but the server, or the server itself when it is alone."""
+        return list(range(1, self.size)) or [0]
+
+    # ------------------------------------------------------------------ collectives
+
+    def broadcast(self, buffer: Buffer) -> None:
+        """Rank 0's buffer, in place, on every rank."""
+        self._each(buffer, lambda part: self.mpi.Bcast(part, root=0))
+
+    def reduce(self, buffer: Buffer) -> None:
+        """The sum over ranks, in place, on rank 0; what the other ranks' buffers hold then is undefined."""
+        if self.is_server:
+            self._each(buffer, lambda part: self.mpi.Reduce(MPI.IN_PLACE, part, op=MPI.SUM, root=0))
+        else:
+            self._each(buffer, lambda part: self.mpi.Reduce(part, None, op=MPI.SUM, root=0))
+
+    def allreduce(self, buffer: Buffer, op: str = "sum") -> None:
+        """The sum (or `max`) over ranks, in place, on every rank."""
+        operation = {"sum": MPI.SUM, "max": MPI.MAX}[op]
+        self._each(buffer, lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, op=operation))
+
+    def gather(self, rows: np.ndarray) -> list[np.ndarray] | None:
+        """Every rank's rows (any number of them, alike in shape and type) as a list on rank 0, None elsewhere."""
+        rows = np.ascontiguousarray(rows)
+        counts = np.zeros(self.size, dtype=np.int64)
+        counts[self.rank] = len(rows)
+        self.allreduce(counts)
+        self.bytes += rows.nbytes
+        width = int(np.prod(rows.shape[1:]))
+        if not self.is_server:
+            for start in range(0, rows.size, SLICE):
+                self.mpi.Send(rows.reshape(-1)[start : start + SLICE], dest=0, tag=start // SLICE)
+            return None
+        gathered = [rows]
+        for rank in range(1, self.size):
+            flat = np.empty(int(counts[rank]) * width, dtype=rows.dtype)
+            for start in range(0, flat.size, SLICE):
+                self.mpi.Recv(flat[start : start + SLICE], source=rank, tag=start // SLICE)
+            gathered.append(flat.reshape(int(counts[rank]), *rows.shape[1:]))
+        return gathered
+
+    def barrier(self) -> None:
+        self.mpi.Barrier()
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        flags = np.array([flag], dtype=np.int32)
+        self.allreduce(flags, "max")
+        return bool(flags[0])
+
+    def text(self, value: str | None) -> str:
+        """Rank 0's text on every rank."""
+        data = np.frombuffer((value or "").encode(), dtype=np.uint8).copy()
+        length = np.array([data.size], dtype=np.int64)
+        self.broadcast(length)
+        if not self.is_server:
+            data = np.empty(int(length[0]), dtype=np.uint8)
+        self.broadcast(data)
+        return bytes(data).decode()
+
+    def _each(self, buffer: Buffer, call: Callable[[Any], Any]) -> None:
+        """One MPI call per slice of a contiguous buffer; a GPU's goes through the host where the library needs that."""
+        if isinstance(buffer, torch.Tensor):
+            if buffer.dtype in (torch.bfloat16, torch.float16):
+                raise ValueError(f"{buffer.dtype} does not travel: MPI has no sum for it")
+            contiguous, itemsize = buffer.is_contiguous(), buffer.element_size()
+        else:
+            contiguous, itemsize = buffer.flags.c_contiguous, buffer.itemsize
+        if not contiguous:
+            raise ValueError("an MPI buffer must be contiguous")  # a strided tensor would arrive in the wrong order
+        if isinstance(buffer, torch.Tensor) and buffer.is_cuda and not self.direct:
+            host = torch.empty(buffer.shape, dtype=buffer.dtype, pin_memory=True).copy_(buffer)
+            self._each(host, call)
+            buffer.copy_(host)
+            return
+        if isinstance(buffer, torch.Tensor) and buffer.is_cuda:
+            torch.cuda.synchronize(buffer.device)
+        flat: Any = buffer.detach().reshape(-1) if isinstance(buffer, torch.Tensor) else buffer.reshape(-1)
+        for start in range(0, len(flat), SLICE):
+            part = flat[start : start + SLICE]
+            call(part.numpy() if isinstance(part, torch.Tensor) and not part.is_cuda else part)
+        self.bytes += len(flat) * itemsize
+
+    # ------------------------------------------------------------------ the node
+
+    def worker_on_node(self) -> int | None:
+        """This rank's place among its node's workers; None on a server that hosts no clients."""
+        world = np.array([self.rank], dtype=np.int64)
+        first = np.empty(self.local_size, dtype=np.int64)
+        self.node.Allgather(world, first)
+        workers = [rank for rank in first.tolist() if rank in self.workers]
+        return workers.index(self.rank) if self.rank in workers else None
+
+    def shared(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """A zeroed array that all ranks of the node see; every rank of the job must ask for it.
+
+        It is a file in memory that has no name any more once all have opened it, so nothing is left behind however
+        the job ends (MPI's own shared windows would do, but some builds print errors for them).
+        """
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if self.local_size == 1 or size == 0:
+            return np.zeros(shape, dtype=dtype)
+        name = np.zeros(512, dtype=np.uint8)
+        handle = -1
+        if self.local_rank == 0:
+            handle, path = memory_file(size)
+            name[: len(path)] = np.frombuffer(path, dtype=np.uint8)
+        self.node.Bcast(name, root=0)
+        path = bytes(name).rstrip(b"\0")
+        if not path:
+            raise DataError(f"no room for the {size / 1e6:,.0f} MB of data in {' or '.join(MEMORY)} of this node")
+        if self.local_rank != 0:
+            handle = os.open(path, os.O_RDWR)
+        memory = mmap.mmap(handle, size)
+        os.close(handle)
+        self.node.Barrier()
+        if self.local_rank == 0:
+            os.unlink(path)
+        return np.ndarray(shape, dtype=dtype, buffer=memory)
+
+    # ------------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """Leave together."""
+        self.node.Free()
+
+    def abort(self, code: int) -> NoReturn:
+        """End every rank now: a rank that raised must not leave the others waiting in a collective."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self.size > 1:
+            self.mpi.Abort(code)
+        os._exit(code)
+
+    def library(self) -> str:
+        """The MPI library in use, in a few words."""
+        return MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00 ")

@@ -1,0 +1,254 @@
+"""From YAML and `key.path=value` overrides to one frozen, completely checked experiment.
+
+Nothing is computed before everything is checked. A mistake is one message: the key's path, the value, what is legal,
+and for an unknown key the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from .algorithms import Method
+from .data.federated import Data
+from .errors import ConfigError
+from .models import Model
+from .models.networks import LeNet5
+from .section import Count, Fraction, Natural, NonNegative, Number, Positive, Section
+
+
+class Train(Section):
+    """Local training: SGD on mini-batches"""
+
+    batch: Count = Field(64, description="samples in a mini-batch")
+    epochs: Count = Field(1, description="passes over a client's data in a round")
+    steps: Count | None = Field(None, description="steps in a round, instead of epochs")
+    lr: Positive = Field(0.01, description="learning rate")
+    momentum: Annotated[float, Number, Field(ge=0, lt=1)] = Field(0.0, description="starts at zero in each round")
+    weight_decay: NonNegative = Field(0.0, description="L2 penalty, as in torch.optim.SGD")
+    cohort: Literal["auto"] | Count = Field("auto", description="clients trained as one batch; never changes a result")
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Train:
+        if self.steps is not None and "epochs" in self.model_fields_set:
+            raise ValueError(f"give steps={self.steps} or epochs={self.epochs}, not both")
+        return self
+
+
+class Participation(Section):
+    """Which clients take part in a round"""
+
+    fraction: Fraction = Field(1.0, description="C: this share of the clients, drawn without replacement")
+    probability: Fraction | None = Field(None, description="each client with this probability, instead of fraction")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Participation:
+        if self.probability is not None and "fraction" in self.model_fields_set:
+            raise ValueError(f"give probability={self.probability} or fraction={self.fraction}, not both")
+        return self
+
+
+class Evaluate(Section):
+    """When all clients' models are evaluated; the last round always is"""
+
+    every: Count = Field(5, description="rounds between evaluations")
+
+
+class Checkpoint(Section):
+    """When the complete state is written"""
+
+    every: Natural = Field(10, description="rounds between checkpoints; 0 for none but the first and the last")
+    keep: Count = Field(3, description="how many of the newest stay, besides round 0")
+
+
+class Config(Section):
+    """A whole experiment"""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][\w.+=,-]*$", description="the run folder is <output>/<name>")
+    seed: Natural = Field(0, description="everything random follows from it")
+    rounds: Count = Field(100, description="communication rounds")
+    output: Path = Field(Path("runs"), description="where run folders go")
+    data: Data = Field(Data(), description="source, partition and shift")
+    model: Model = Field(LeNet5(), description="the network")
+    train: Train = Field(Train(), description="local training")
+    participation: Participation = Field(Participation(), description="who takes part in a round")
+    algorithm: Method = Field(description="the method and its own parameters")
+    evaluate: Evaluate = Field(Evaluate(), description="when to evaluate")
+    checkpoint: Checkpoint = Field(Checkpoint(), description="when to write the state")
+    reduce: Literal["exact", "fast"] = Field(
+        "exact", description="exact: same bits at any rank count; fast: plain sums"
+    )
+    nonfinite: Literal["stop", "skip"] = Field("stop", description="a diverged client: stop, or skip it for the round")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where clients train")
+    threads: Count = Field(1, description="threads of a rank; more than 1 may change bits")
+
+    @field_validator("model", "algorithm", mode="before")
+    @classmethod
+    def _words(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @property
+    def folder(self) -> Path:
+        return self.output / self.name
+
+    @property
+    def digest(self) -> str:
+        """A hash of everything that decides a run's results (a longer run goes on with the same ones)."""
+        return hashlib.sha256(json.dumps(self.results(), sort_keys=True).encode()).hexdigest()
+
+    def results(self) -> dict[str, Any]:
+        """The settings that decide a run's results."""
+        values = self.model_dump(mode="json")
+        for key in ("name", "output", "rounds", "checkpoint", "device", "threads"):
+            del values[key]
+        del values["train"]["cohort"]
+        del values["data"]["root"]
+        return values
+
+
+# ---------------------------------------------------------------------- reading
+
+
+class Loader(yaml.SafeLoader):
+    """Safe YAML in which a key given twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is there twice", key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The experiment of a file, with `key.path=value` overrides."""
+    values = read(Path(path))
+    for override in overrides:
+        assign(values, override)
+    return check(values, str(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a SafeLoader
+    except FileNotFoundError:
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], 1)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise ConfigError(f"no such configuration: {path}{hint}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} holds {type(values).__name__}, not a mapping of keys such as 'rounds: 100'")
+    return values
+
+
+def assign(values: dict[str, Any], override: str) -> None:
+    """Set `a.b.c=value` in a tree of mappings; a word on the way (`model: lenet5`) is opened up to `{kind: lenet5}`."""
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise ConfigError(f"{override!r} is not an override; write key.path=value, for instance train.lr=0.1")
+    try:
+        value = yaml.load(text, Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: {text!r} is not valid YAML: {' '.join(str(error).split())}") from None
+    for key in keys[:-1]:
+        inner = values.get(key)
+        if isinstance(inner, str):
+            inner = {"kind": inner}
+        elif inner is None:
+            inner = {}
+        elif not isinstance(inner, dict):
+            raise ConfigError(f"{path}: {key} is {inner!r}, which has no keys of its own")
+        values[key] = inner
+        values = inner
+    values[keys[-1]] = value
+
+
+def check(values: dict[str, Any], where: str) -> Config:
+    """The checked experiment, or one message with every mistake."""
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        lines = list(dict.fromkeys(message(dict(e)) for e in error.errors()))
+        raise ConfigError("\n".join([f"{where}: " + lines[0], *("  " + line for line in lines[1:])])) from None
+
+
+# ---------------------------------------------------------------------- messages
+
+
+def message(error: dict[str, Any]) -> str:
+    """One mistake in one line: path, value, what is legal."""
+    location, kind, given = error["loc"], error["type"], error.get("input")
+    known = sections(Config, location[:-1] if kind == "extra_forbidden" else location)
+    path = ".".join(str(part) for part in known[0]) or "the configuration"
+    if kind == "extra_forbidden":
+        key, names = str(location[-1]), sorted(known[1].model_fields) if known[1] else []
+        near = difflib.get_close_matches(key, names, 1)
+        full = ".".join([*map(str, known[0]), key])
+        return (
+            f"{full}: unknown key" + (f"; did you mean {near[0]}?" if near else "") + f" Known here: {', '.join(names)}"
+        )
+    if kind == "missing":
+        return f"{path}: missing, and it has no default" + (
+            " (name a method, for instance algorithm: {kind: fedavg})" if path == "algorithm" else ""
+        )
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tags = error.get("ctx", {}).get("expected_tags", "")
+        tag = given.get("kind") if isinstance(given, dict) else given
+        near = difflib.get_close_matches(str(tag), tags.replace("'", "").split(", "), 1)
+        return f"{path}: no kind {tag!r}" + (f"; did you mean {near[0]}?" if near else "") + f" Known: {tags}"
+    text = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    shown = "" if isinstance(given, dict) else f"{given!r} "
+    return f"{path}: {shown}{text}"
+
+
+def sections(section: Any, location: Sequence[Any]) -> tuple[list[Any], Any]:
+    """The key path without the tags of unions, and the section class it ends in (None inside a plain value)."""
+    path: list[Any] = []
+    options: list[type[Section]] = [section]
+    for part in location:
+        chosen = [o for o in options if tag_of(o) == part]
+        if chosen and len(options) > 1:
+            options = chosen
+            continue
+        path.append(part)
+        options = [o for owner in options if part in owner.model_fields for o in classes(owner, part)]
+    return path, options[0] if len(options) == 1 else None
+
+
+def tag_of(section: type[Section]) -> Any:
+    if "kind" not in section.model_fields:
+        return None
+    default = section.model_fields["kind"].default
+    return "imported" if ":" in str(default) else default
+
+
+def classes(owner: type[Section], field: str) -> Iterator[type[Section]]:
+    """The sections a field may hold."""
+    todo = [owner.model_fields[field].annotation]
+    while todo:
+        kind = todo.pop()
+        if isinstance(kind, type) and issubclass(kind, Section):
+            yield kind
+        else:
+            todo.extend(a for a in get_args(kind) if a is not type(None))
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML that `load` reads back."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)

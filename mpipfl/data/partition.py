@@ -1,0 +1,121 @@
+"""A finished partition: which sample belongs to which client and part, and how the client sees it.
+
+It is the `partition.h5` of a run's folder: written once, whole or not at all, and checked by its digest when read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from mpipfl.errors import DataError
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """All clients' sample indices in one array, client by client, and in each train, validation, test."""
+
+    index: np.ndarray  # (T,) int64 into the source's samples
+    bounds: np.ndarray  # (M, 4) int64: start, end of train, end of validation, end
+    group: np.ndarray  # (M,) int64
+    rotation: np.ndarray  # (M,) int64 degrees, counter-clockwise
+    permutation: np.ndarray | None = None  # (M, classes) int64: the label that stands for each class
+
+    @property
+    def clients(self) -> int:
+        return len(self.bounds)
+
+    @property
+    def n_train(self) -> np.ndarray:
+        """(M,) training samples of each client."""
+        return self.bounds[:, 1] - self.bounds[:, 0]
+
+    @property
+    def n_validation(self) -> np.ndarray:
+        """(M,) validation samples of each client."""
+        return self.bounds[:, 2] - self.bounds[:, 1]
+
+    @property
+    def n_test(self) -> np.ndarray:
+        """(M,) test samples of each client."""
+        return self.bounds[:, 3] - self.bounds[:, 2]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 over all arrays: equal for equal partitions, on any machine."""
+        total = hashlib.sha256()
+        for array in (self.index, self.bounds, self.group, self.rotation, self.permutation):
+            if array is not None:
+                total.update(repr(array.shape).encode())
+                total.update(np.ascontiguousarray(array, "<i8").tobytes())
+        return total.hexdigest()
+
+    def write(self, path: Path, source: str = "") -> None:
+        """Write atomically; `source` describes the source (JSON) for the reader."""
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with h5py.File(temporary, "w") as file:
+                file.attrs.update(source=source, clients=self.clients, digest=self.digest)
+                for client in range(self.clients):
+                    self._write_client(file.create_group(f"clients/{client}"), client)
+                file.flush()
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        except OSError as error:
+            raise DataError(f"{path} cannot be written ({error}).") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _write_client(self, group: h5py.Group, client: int) -> None:
+        for number, part in enumerate(PARTS):
+            start, end = self.bounds[client, number : number + 2]
+            group.create_dataset(part, data=self.index[start:end], dtype="<i8")
+        group.attrs["group"] = self.group[client]
+        group.attrs["rotation"] = self.rotation[client]
+        if self.permutation is not None:
+            group.attrs["label_permutation"] = self.permutation[client]
+
+    @classmethod
+    def read(cls, path: Path) -> Partition:
+        """Read what `write` wrote; a damaged or altered file is a DataError."""
+        try:
+            with h5py.File(path, "r") as file:
+                digest = str(file.attrs["digest"])
+                groups = [file[f"clients/{client}"] for client in range(int(file.attrs["clients"]))]
+                pieces = [group[part][...] for group in groups for part in PARTS]
+                ends = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
+                permuted = [group.attrs["label_permutation"] for group in groups if "label_permutation" in group.attrs]
+                partition = cls(
+                    index=np.concatenate(pieces).astype(np.int64),
+                    bounds=np.stack([ends[number : len(ends) - 3 + number : 3] for number in range(4)], 1),
+                    group=np.array([group.attrs["group"] for group in groups], np.int64),
+                    rotation=np.array([group.attrs["rotation"] for group in groups], np.int64),
+                    permutation=np.array(permuted, np.int64) if permuted else None,
+                )
+        except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+            raise DataError(
+                f"{path} cannot be read as a partition ({error}); delete it to have it made anew."
+            ) from error
+        if partition.digest != digest:
+            raise DataError(
+                f"{path} does not match its digest: it was damaged or altered. Delete it to have it made anew."
+            )
+        return partition
+
+
+def _sync(path: Path) -> None:
+    """Have the system write a file, or a folder's entries, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

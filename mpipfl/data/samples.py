@@ -1,0 +1,109 @@
+"""What every source of data comes to: labelled samples that can be read by index.
+
+Labels, users and the official split are whole arrays; the samples themselves are read a few at a time, so a source may
+draw them, map them from disk or hold them in memory as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mpipfl.errors import DataError
+
+
+@dataclass(eq=False, kw_only=True)
+class Samples:
+    """Labelled samples; a uint8 sample x reaches the model as (x / 255 - mean) / std, a float32 one as it is."""
+
+    labels: np.ndarray  # (N,) int64
+    classes: int
+    shape: tuple[int, ...]  # of one sample, channels first
+    dtype: np.dtype[Any]  # uint8 or float32
+    mean: float | tuple[float, ...] = 0.0  # for all channels, or one per channel
+    std: float | tuple[float, ...] = 1.0
+    users: np.ndarray | None = None  # (N,) int64, 0..U-1: who made the sample, where that is known
+    is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, indices: np.ndarray, client: int) -> np.ndarray:
+        """The samples at `indices` as (n, *shape); most sources look the same to every client."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False, kw_only=True)
+class ArraySamples(Samples):
+    """Samples in arrays that are read one after the other as if they were one, without making that one."""
+
+    parts: Sequence[np.ndarray] = field(default_factory=list)  # each (N_i, *shape)
+
+    def read(self, indices: np.ndarray, client: int) -> np.ndarray:
+        out = np.empty((len(indices), *self.shape), self.dtype)
+        start = 0
+        for part in self.parts:
+            here = (indices >= start) & (indices < start + len(part))
+            out[here] = part[indices[here] - start]
+            start += len(part)
+        return out
+
+
+def from_parts(
+    images: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    classes: int,
+    mean: float | tuple[float, ...] = 0.0,
+    std: float | tuple[float, ...] = 1.0,
+    users: np.ndarray | None = None,
+) -> ArraySamples:
+    """Join train and, if it is there, test arrays; checked arrays are expected."""
+    is_test = np.repeat([False, True], [len(part) for part in labels]) if len(labels) == 2 else None
+    return ArraySamples(
+        labels=np.concatenate([np.asarray(part, np.int64) for part in labels]),
+        classes=classes,
+        shape=tuple(images[0].shape[1:]),
+        dtype=images[0].dtype,
+        mean=mean,
+        std=std,
+        users=users,
+        is_test=is_test,
+        parts=list(images),
+    )
+
+
+def checked_labels(labels: np.ndarray, count: int, where: str) -> np.ndarray:
+    """Labels as (count,) int64, or a DataError that starts with `where` (file and key)."""
+    if labels.ndim != 1:
+        raise DataError(f"{where} has shape {labels.shape}; labels must be one-dimensional, one integer per sample.")
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise DataError(f"{where} has type {labels.dtype}; labels must be integers 0, 1, ..., classes - 1.")
+    if len(labels) != count:
+        raise DataError(f"{where} has {len(labels)} entries for {count} samples; the lengths must be equal.")
+    if count and labels.min() < 0:
+        raise DataError(f"{where} contains {labels.min()}; labels must be 0 or greater.")
+    return labels.astype(np.int64)
+
+
+def checked_samples(x: np.ndarray, where: str) -> np.ndarray:
+    """Samples as uint8 or float32 with channels first, or a DataError that starts with `where` (file and key)."""
+    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
+        raise DataError(f"{where} has type {x.dtype}; samples must be uint8 (0..255) or floating point.")
+    if not 2 <= x.ndim <= 4 or 0 in x.shape:
+        raise DataError(
+            f"{where} has shape {x.shape}; expected (N, features), (N, H, W), (N, H, W, C) or (N, C, H, W), not empty."
+        )
+    if x.dtype != np.uint8:
+        with np.errstate(over="ignore"):
+            x = x.astype(np.float32, copy=False)
+        if not np.isfinite(x).all():
+            raise DataError(f"{where} contains NaN or infinite values; clean the file first.")
+    if x.ndim == 3:
+        return x[:, None]
+    # (N, H, W, C) is told from (N, C, H, W) by its few channels at the end.
+    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        return x.transpose(0, 3, 1, 2)
+    return x

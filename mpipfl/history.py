@@ -1,0 +1,68 @@
+"""What was measured in each evaluated round, per client; `metrics.csv` and `history.h5` are written from it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from .checkpoint import whole
+from .metrics import mean, over_clients
+
+KINDS = ("personal", "global")
+
+
+class History:
+    """Series by name: `round` (R), and for each kind of model its accuracy and loss (R, M), on test and validation."""
+
+    def __init__(self, n_train: np.ndarray, n_test: np.ndarray) -> None:
+        self.series: dict[str, list[np.ndarray]] = {"round": []}
+        self.n_train, self.n_test = n_train, n_test
+
+    @property
+    def rounds(self) -> list[int]:
+        return [int(r) for r in self.series["round"]]
+
+    def append(self, round: int, values: dict[str, np.ndarray]) -> None:
+        self.series["round"].append(np.asarray(round))
+        for name, value in values.items():
+            self.series.setdefault(name, []).append(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {name: np.array(rows) for name, rows in self.series.items()}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        self.series = {name: list(rows) for name, rows in arrays.items()}
+
+    def row(self, index: int) -> dict[str, float | int]:
+        """An evaluated round's figures: what `metrics.csv` has for it."""
+        figures: dict[str, float | int] = {"round": self.rounds[index]}
+        for kind in KINDS:
+            accuracy = over_clients(self.series[f"{kind}/accuracy"][index], self.n_test, self.n_train)
+            figures |= {f"{kind}_accuracy_{name}": value for name, value in accuracy.items()}
+            for name in ("loss", "validation_accuracy", "validation_loss"):
+                figures[f"{kind}_{name}_mean"] = mean(self.series[f"{kind}/{name}"][index])
+        return figures
+
+    def best(self, kind: str) -> int | None:
+        """The index of the round with the best mean validation accuracy (the first of equals), None without any."""
+        values = [mean(v) for v in self.series.get(f"{kind}/validation_accuracy", [])]
+        return None if not values or np.isnan(values).all() else int(np.nanargmax(values))
+
+    def write(self, folder: Path) -> None:
+        """Both files, each in one step."""
+        text = io.StringIO()
+        rows = [self.row(i) for i in range(len(self.rounds))]
+        if rows:
+            table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+            table.writeheader()
+            table.writerows([{k: repr(v) for k, v in row.items()} for row in rows])
+        with whole(folder / "metrics.csv") as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+        with whole(folder / "history.h5") as temporary, h5py.File(temporary, "w") as file:
+            for name, values in self.arrays().items():
+                file[name] = values
+            file["n_train"], file["n_test"] = self.n_train, self.n_test

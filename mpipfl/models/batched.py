@@ -1,0 +1,203 @@
+"""K copies of one network, with weights of their own, computed together.
+
+A network is written in plain PyTorch. Its parameters, flattened and joined in PyTorch's order, are one vector theta in
+R^d; K clients are a matrix Theta (K, d). `Batched` gives the K networks' outputs for K batches: an `nn.Sequential` of
+known layers is translated layer by layer (linear layers to `baddbmm`, convolutions to one grouped convolution over
+K * C channels in channels_last order), any other module runs through torch.func, slower, with the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+
+Step = Callable[[list[Tensor], Tensor], Tensor]  # (all parameters (K, *shape), input) -> output
+
+
+class Part(NamedTuple):
+    """One parameter tensor's place in the flat vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class Batched:
+    """The client axis for a network: flat vectors in, outputs of K networks out."""
+
+    def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
+        refuse(network)
+        self.network, self.shape = network.train(), shape
+        self.layout: list[Part] = []
+        for name, parameter in network.named_parameters():
+            start = self.layout[-1].stop if self.layout else 0
+            self.layout.append(Part(name, tuple(parameter.shape), start, start + parameter.numel()))
+        self.dimension = self.layout[-1].stop
+        self.head = head_of(network, self.layout)
+        self.images = len(shape) == 3
+        steps = translate(network, self.layout)
+        self.translated = steps is not None
+        self.steps = steps or [mapped(network, self.layout, shape)]
+
+    def initial(self) -> Tensor:
+        """The network's own initial weights, as one vector (d)."""
+        return torch.cat([p.detach().reshape(-1) for p in self.network.parameters()]).float()
+
+    def split(self, theta: Tensor) -> list[Tensor]:
+        """Theta (K, d) as one contiguous tensor (K, *shape) per parameter: copies."""
+        return [
+            theta[:, p.start : p.stop].clone(memory_format=torch.contiguous_format).view(-1, *p.shape)
+            for p in self.layout
+        ]
+
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
+
+    def arrange(self, x: Tensor) -> Tensor:
+        """Batches of steps x clients x samples (S, K, B, *shape) in the order `outputs` takes; index it by step."""
+        if self.images and self.translated:
+            steps, clients, batch, channels, height, width = x.shape
+            ordered = x.permute(0, 2, 4, 5, 1, 3).contiguous()  # S B H W K C
+            return ordered.view(steps, batch, height, width, clients * channels).permute(0, 1, 4, 2, 3)
+        return x
+
+    def outputs(self, parts: list[Tensor], x: Tensor) -> Tensor:
+        """What the K networks say to K batches, one arranged step: (K, B, classes)."""
+        for step in self.steps:
+            x = step(parts, x)
+        return x
+
+
+def refuse(network: nn.Module) -> None:
+    """Modules whose result is not a function of weights and input alone cannot be trained here."""
+    for name, module in network.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ConfigError(
+                f"model: {kind} at '{name}' keeps running statistics, which are not parameters and cannot be "
+                f"federated; use nn.GroupNorm or nn.LayerNorm in its place"
+            )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            raise ConfigError(f"model: {kind} at '{name}' draws random numbers of its own; set its p to 0 or remove it")
+    buffers = [name for name, _ in network.named_buffers()]
+    if buffers:
+        raise ConfigError(f"model: buffers ({', '.join(buffers)}) are not federated; make them parameters or constants")
+    if not any(True for _ in network.parameters()):
+        raise ConfigError("model: the network has no parameters to train")
+
+
+def head_of(network: nn.Module, layout: list[Part]) -> range:
+    """The last linear layer's place in the list of parameters: the head; all before it is the base."""
+    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        return range(0)
+    mine = [i for i, part in enumerate(layout) if part.name.startswith(linear[-1] + "." if linear[-1] else "")]
+    return range(mine[0], mine[-1] + 1)
+
+
+# ---------------------------------------------------------------------- layer by layer
+
+
+def translate(network: nn.Module, layout: list[Part]) -> list[Step] | None:
+    """The network's layers with a client axis, or None where one of them is not known."""
+    layers = [(name, module) for name, module in network.named_modules() if not isinstance(module, nn.Sequential)]
+    if not isinstance(network, nn.Sequential | nn.Linear):
+        return None
+    place = {part.name: i for i, part in enumerate(layout)}
+    steps: list[Step] = []
+    for i, (name, module) in enumerate(layers):
+        after = layers[i + 1][1] if i + 1 < len(layers) else None
+        before = layers[i - 1][1] if i else None
+        weight, bias = (place.get(f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias"))
+        if isinstance(module, nn.ReLU) and isinstance(after, nn.MaxPool2d):
+            continue  # max(relu) = relu(max): applied after pooling, to a quarter of the numbers
+        step = layer(module, weight, bias)
+        if step is None:
+            return None
+        steps.append(step)
+        if isinstance(module, nn.MaxPool2d) and isinstance(before, nn.ReLU):
+            steps.append(lambda parts, x: F.relu(x))
+    return steps
+
+
+def layer(module: nn.Module, weight: int | None, bias: int | None) -> Step | None:
+    """One layer with a client axis. Images are (B, K * C, H, W), everything else (K, B, features)."""
+    if isinstance(module, nn.Linear):
+        assert weight is not None
+        return linear(weight, bias)
+    if isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros":
+        assert weight is not None
+        return convolution(module, weight, bias)
+    if isinstance(module, nn.GroupNorm) and weight is not None and bias is not None:
+        return group_norm(module, weight, bias)
+    if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
+        return flatten
+    if isinstance(module, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d | ELEMENTWISE):
+        return lambda parts, x: module(x)
+    return None
+
+
+ELEMENTWISE = (
+    nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
+)
+
+
+def linear(weight: int, bias: int | None) -> Step:
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        if bias is None:
+            return torch.bmm(x, parts[weight].transpose(1, 2))
+        return torch.baddbmm(parts[bias].unsqueeze(1), x, parts[weight].transpose(1, 2))
+
+    return step
+
+
+def convolution(module: nn.Conv2d, weight: int, bias: int | None) -> Step:
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        kernels = parts[weight]
+        shift = None if bias is None else parts[bias].flatten()
+        return F.conv2d(
+            x, kernels.flatten(0, 1), shift, module.stride, module.padding, module.dilation, groups=len(kernels)
+        )
+
+    return step
+
+
+def group_norm(module: nn.GroupNorm, weight: int, bias: int) -> Step:
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        clients = len(parts[weight])
+        scale, shift = parts[weight].flatten(), parts[bias].flatten()
+        return F.group_norm(x, clients * module.num_groups, scale, shift, module.eps)
+
+    return step
+
+
+def flatten(parts: list[Tensor], x: Tensor) -> Tensor:
+    """Images to rows, in PyTorch's order (channel, height, width) for each client; rows stay rows."""
+    if x.dim() == 4:
+        clients = len(parts[0])
+        batch, channels, height, width = x.shape
+        return x.view(batch, clients, channels // clients, height, width).transpose(0, 1).flatten(2)
+    return x.flatten(2)
+
+
+def mapped(network: nn.Module, layout: list[Part], shape: tuple[int, ...]) -> Step:
+    """Any module, by torch.func over the client axis."""
+
+    def one(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(network, parameters, (x,))
+
+    every = torch.func.vmap(one)
+
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        named = {part.name: value for part, value in zip(layout, parts, strict=True)}
+        return every(named, x.reshape(*x.shape[:2], *shape))
+
+    return step

@@ -1,0 +1,154 @@
+"""The networks of the papers, as plain PyTorch, and a user's own by import path.
+
+Each section builds one `nn.Module` for the data's input shape and classes; the client axis is added in `batched`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import itertools
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, field_validator
+from torch import nn
+
+from ..errors import ConfigError
+from ..section import Count, Section
+
+Shape = tuple[int, ...]
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
+
+
+class Logistic(Section):
+    """Multinomial logistic regression: one linear layer on the flattened input."""
+
+    kind: Literal["logistic"] = "logistic"
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(numel(shape), classes))
+
+
+class MLP(Section):
+    """Hidden dense layers with ReLU (784-100-10 for MNIST by default)."""
+
+    kind: Literal["mlp"] = "mlp"
+    hidden: tuple[Count, ...] = Field((100,), description="width of each hidden layer")
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        widths = [numel(shape), *self.hidden]
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+class LeNet5(Section):
+    """LeNet-5: convolutions of 6 and 16 channels, 5x5, each pooled; dense 120-84."""
+
+    kind: Literal["lenet5"] = "lenet5"
+    activation: Literal["relu", "tanh"] = Field("relu", description="tanh is the original's")
+    pooling: Literal["max", "average"] = Field("max", description="average is the original's")
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        channels, height, width = images(shape, self.kind, 16)
+        act = ACTIVATIONS[self.activation]
+        pool = nn.MaxPool2d if self.pooling == "max" else nn.AvgPool2d
+        padding = 2 if min(height, width) <= 28 else 0  # MNIST's 28 x 28 is padded to the paper's 32 x 32
+        features = nn.Sequential(
+            *(nn.Conv2d(channels, 6, 5, padding=padding), act(), pool(2)),
+            *(nn.Conv2d(6, 16, 5), act(), pool(2)),
+            nn.Flatten(),
+        )
+        dense = (nn.Linear(flat(features, shape), 120), act(), nn.Linear(120, 84), act(), nn.Linear(84, classes))
+        return nn.Sequential(*features, *dense)
+
+
+class CNN(Section):
+    """Two 5x5 convolutions, pooled, and dense 400-120-84 as in the pFedMe and PersFL papers."""
+
+    kind: Literal["cnn"] = "cnn"
+    channels: tuple[Count, Count] = Field((6, 16), description="channels of the two convolutions")
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        channels, _, _ = images(shape, self.kind, 16)
+        first, second = self.channels
+        features = nn.Sequential(
+            *(nn.Conv2d(channels, first, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(first, second, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        )
+        dense = (
+            nn.Linear(flat(features, shape), 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+            nn.Linear(84, classes),
+        )
+        return nn.Sequential(*features, *dense)
+
+
+class Imported(Section):
+    """Your own nn.Module by import path, `kind: package.module:Class`, with its `args`."""
+
+    kind: str = Field("package.module:Class", pattern=r"^[\w.]+:\w+$")
+    args: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the class")
+
+    @field_validator("args")
+    @classmethod
+    def _names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return dict(value)
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        path, name = self.kind.split(":")
+        try:
+            make = getattr(importlib.import_module(path), name)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"model.kind: cannot import {self.kind!r} ({error}); it must be importable from the folder you start in"
+            ) from None
+        offered = {"shape": shape, "classes": classes, "num_classes": classes}
+        takes = inspect.signature(make).parameters
+        try:
+            network = make(**{k: v for k, v in offered.items() if k in takes}, **self.args)
+        except TypeError as error:
+            raise ConfigError(f"model.args: {self.kind} cannot be made with {self.args}: {error}") from None
+        if not isinstance(network, nn.Module):
+            raise ConfigError(f"model.kind: {self.kind} makes a {type(network).__name__}, not a torch.nn.Module")
+        return network
+
+
+def build(section: Any, shape: Shape, classes: int, seed: int) -> nn.Module:
+    """The section's network with its seeded initial weights; its output is checked on one sample."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network: nn.Module = section.build(shape, classes)
+    try:
+        with torch.no_grad():
+            out = tuple(network(torch.zeros(2, *shape)).shape)
+    except Exception as error:
+        raise ConfigError(
+            f"model.kind={section.kind} does not take the data's samples of shape {shape}: {error}"
+        ) from None
+    if out != (2, classes):
+        raise ConfigError(f"model.kind={section.kind} gives outputs of shape {out[1:]}; the data has {classes} classes")
+    return network
+
+
+def numel(shape: Shape) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def images(shape: Shape, kind: str, least: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise ConfigError(
+            f"model.kind={kind} needs images of {least} x {least} or more; samples are {shape}: take logistic or mlp"
+        )
+    channels, height, width = shape
+    return channels, height, width
+
+
+def flat(features: nn.Module, shape: Shape) -> int:
+    """How many numbers the convolutions leave of one sample."""
+    with torch.no_grad():
+        return features(torch.zeros(1, *shape)).shape[1]

@@ -1,0 +1,25 @@
+"""This process: its allocator and threads, set once at the start."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+import torch
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def tune(threads: int) -> None:
+    """One thread per rank unless told otherwise, and memory that is kept between steps: glibc by default gives every
+    large block back to the system and takes a page fault for each of its pages in the next step."""
+    torch.set_num_threads(threads)
+    if sys.platform == "linux" and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        try:
+            mallopt = ctypes.CDLL("libc.so.6").mallopt
+        except (OSError, AttributeError):
+            return  # another C library: slower, nothing worse
+        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(M_TRIM_THRESHOLD, 1 << 30)
+        mallopt(M_TOP_PAD, 64 << 20)

@@ -1,0 +1,173 @@
+"""Train one experiment: `mpirun -np 9 python -m mpipfl.run CONFIG [key.path=value ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from . import catalogue, launch, process
+from .comm import Comm
+from .config import Config, load
+from .errors import ConfigError, UserError
+from .experiment import Experiment
+from .progress import Reporter
+from .runfolder import RunFolder
+from .world import Plan, plan
+
+T = TypeVar("T")
+NOT_SAVED = 6  # exit code: the rounds are done, the last results are not on disk
+
+EPILOG = """examples:
+  python -m mpipfl.run configs/quickstart.yaml                        one process
+  mpirun -np 3 python -m mpipfl.run configs/quickstart.yaml           a server and two workers
+  python -m mpipfl.run configs/quickstart.yaml -n 9                   the same with mpirun's settings made for you
+  ... algorithm=fedprox algorithm.mu=0.1 name=prox train.lr=0.05      any key of the file by its path
+  ... --resume                                                        go on from the newest good checkpoint
+
+exit codes: 0 finished, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 results not saved, 75 stopped by a
+signal after writing a checkpoint (SIGTERM, SIGUSR1), 1 anything else"""
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "mpipfl run", description=__doc__, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", nargs="?", help="a YAML file; see configs/ and --list")
+    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings that replace the file's")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest good checkpoint of this run")
+    parser.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
+    parser.add_argument("--list", action="store_true", help="every method, model, source, partition and shift")
+    parser.add_argument("--keys", action="store_true", help="every key of the configuration with its default")
+    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="start N ranks on this machine with mpirun")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = parser().parse_intermixed_args(arguments)
+    if options.ranks is not None:
+        return launch.ranks(options.ranks, ["-m", "mpipfl.run", *launch.without_ranks(arguments)])
+    comm = Comm()
+    if options.list or options.keys:
+        if comm.is_server:
+            print(catalogue.listing() if options.list else catalogue.keys())
+        return 0
+    if options.config is None:
+        if comm.is_server:
+            parser().print_usage(sys.stderr)
+            print("mpipfl: name a configuration, for instance configs/quickstart.yaml", file=sys.stderr)
+        return 2
+    experiment: Experiment | None = None
+    try:
+        process.tune(1)
+        config: Config = together(comm, lambda: load(options.config, options.overrides))
+        process.tune(config.threads)
+        made = in_turn(comm, lambda: plan(config))
+        if options.dry_run:
+            lines = catalogue.plan(config, made, comm)
+            if comm.is_server:
+                print(lines)
+            return 0
+        folder, report = RunFolder(config.folder), Reporter(comm.is_server, config.rounds, config.name)
+        resume_from = prepare(comm, config, made, folder, report, options.resume, options.overwrite)
+        experiment = Experiment(config, made, comm, folder, report)
+        report.say(catalogue.start(config, made, comm, experiment.width, experiment.device))
+        code = experiment.run(resume_from)
+        comm.finish()
+        return code or (0 if folder.saved else NOT_SAVED)
+    except Settled as settled:
+        return settled.code
+    except BaseException as error:
+        complain(comm, error, experiment)
+        comm.abort(error.code if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def prepare(
+    comm: Comm, config: Config, made: Plan, folder: RunFolder, report: Reporter, resume: bool, overwrite: bool
+) -> int | None:
+    """The folder's affairs, on rank 0; the round to resume from, on every rank."""
+    start = np.array([-1], dtype=np.int64)
+
+    def on_server() -> None:
+        if comm.is_server:
+            round, lines = folder.prepare(config, resume, overwrite)
+            folder.describe(config, made.partition)
+            report.log = folder.path / "log.txt"
+            for line in lines:
+                report.say(line)
+            start[0] = -1 if round is None else round
+
+    together(comm, on_server)
+    comm.broadcast(start)
+    return None if start[0] < 0 else int(start[0])
+
+
+class Settled(Exception):
+    """A failure that all ranks know of: it was said once, everybody leaves with its code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def together(comm: Comm, work: Callable[[], T]) -> T:
+    """Do something without collectives on every rank; if it fails anywhere, the lowest such rank says so, all leave."""
+    problem: UserError | OSError | None = None
+    try:
+        result = work()
+    except (UserError, OSError) as error:
+        problem = error
+    code = getattr(problem, "code", 1)
+    failed = np.array([0 if problem is None else (comm.size - comm.rank) * 1000 + code], dtype=np.int64)
+    comm.allreduce(failed, "max")
+    if not failed[0]:
+        return result
+    first, code = comm.size - int(failed[0]) // 1000, int(failed[0]) % 1000
+    if comm.rank == first:
+        where = "" if isinstance(problem, ConfigError) or comm.size == 1 or first == 0 else f"rank {first}: "
+        print(f"mpipfl: {where}{problem}", file=sys.stderr, flush=True)
+    comm.barrier()
+    raise Settled(code)
+
+
+def in_turn(comm: Comm, work: Callable[[], T]) -> T:
+    """First rank 0, then one rank of each other node, then all others: what the first has downloaded, the rest find."""
+    turn = 0 if comm.is_server else 1 if comm.local_rank == 0 else 2
+    done: list[T] = []
+    for now in range(3 if comm.size > 1 else 1):
+        together(comm, lambda now=now: done.append(work()) if turn == now else None)  # type: ignore[misc]
+    return done[0]
+
+
+def complain(comm: Comm, error: BaseException, experiment: Experiment | None) -> None:
+    """The one message of a job that ends: which rank, which round, which clients, and why."""
+    where = [f"rank {comm.rank}"]
+    if experiment is not None:
+        where.append(f"round {experiment.round}")
+        experiment.report.stop()
+        if named := getattr(error, "clients", None):
+            where.append("client " + ", ".join(map(str, named)))
+    cause = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    text = f"mpipfl: {', '.join(where)}: {cause}"
+    if experiment is not None and not isinstance(error, UserError | KeyboardInterrupt):
+        log = experiment.folder.path / "log.txt"
+        try:
+            with open(log, "a", encoding="utf-8") as file:
+                file.write(text + "\n" + traceback.format_exc())
+            text += f" (details in {log})"
+        except OSError:
+            pass
+    if os.environ.get("MPIPFL_TRACEBACK"):
+        traceback.print_exc()
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,110 @@
+"""A run's folder, as rank 0 keeps it: `config.yaml`, `partition.h5`, `summary.json` and what stands beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import shlex
+import shutil
+import sys
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from . import __version__, checkpoint
+from .config import Config, dump, load
+from .data.partition import Partition
+from .errors import ConfigError
+from .history import KINDS, History
+
+PACKAGES = ("torch", "mpi4py", "numpy", "h5py")
+
+
+class RunFolder:
+    """The folder of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.saved = True  # whether the newest results are on disk
+
+    def prepare(self, config: Config, resume: bool, overwrite: bool) -> tuple[int | None, list[str]]:
+        """Make the folder ready. The round to resume from (None: from the start), and lines for the log."""
+        started = (self.path / "config.yaml").exists()
+        if resume:
+            return self._resume(config, started)
+        if started and not overwrite:
+            raise ConfigError(
+                f"{self.path} holds a run already; go on with it (--resume), replace it (--overwrite), "
+                f"or give another name (name=...)"
+            )
+        if started:
+            shutil.rmtree(self.path)
+        return None, []
+
+    def _resume(self, config: Config, started: bool) -> tuple[int | None, list[str]]:
+        if not started:
+            return None, [f"{self.path} holds no run yet: starting at round 0"]
+        round, lines = checkpoint.newest(self.path)
+        if round is None:
+            return None, [*lines, "no whole checkpoint: starting at round 0"]
+        if checkpoint.config_of(self.path, round) != config.digest:
+            raise ConfigError(
+                f"{self.path} was made with other settings: {differences(load(self.path / 'config.yaml'), config)}. "
+                f"Resume with the same ones, or give another name (name=...)"
+            )
+        return round, [*lines, f"resuming from {checkpoint.path_of(self.path, round)}"]
+
+    def describe(self, config: Config, partition: Partition) -> None:
+        """What will run, written before it does."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        versions = ", ".join([f"mpipfl {__version__}", f"python {platform.python_version()}"]
+                             + [f"{name} {version(name)}" for name in PACKAGES])  # fmt: skip
+        head = f"# {shlex.join(sys.argv)}\n# {datetime.now():%Y-%m-%d %H:%M:%S}; {versions}\n"
+        with checkpoint.whole(self.path / "config.yaml") as temporary:
+            temporary.write_text(head + dump(config), encoding="utf-8")
+        partition.write(self.path / "partition.h5", config.data.source.model_dump_json())
+
+    def finish(
+        self, config: Config, history: History, seconds: float, rounds: int, ranks: int, telemetry: dict[str, Any]
+    ) -> None:
+        """The last and the best-on-validation figures, and what they cost."""
+        summary: dict[str, Any] = {
+            "name": config.name, "algorithm": config.algorithm.kind, "rounds": config.rounds,
+            "clients": config.data.clients,
+            "last": history.row(-1),
+        }  # fmt: skip
+        for kind in KINDS:
+            best = history.best(kind)
+            summary[f"best_{kind}"] = None if best is None else history.row(best)
+        summary |= {
+            "seconds": seconds,
+            "rounds_run": rounds,
+            "seconds_per_round": seconds / max(1, rounds),
+            "ranks": ranks,
+        }
+        with checkpoint.whole(self.path / "summary.json") as temporary:
+            temporary.write_text(json.dumps(plain(summary | telemetry), indent=2) + "\n", encoding="utf-8")
+
+
+def differences(old: Config, new: Config) -> str:
+    """The settings in which two experiments differ."""
+    before, after = flat(old.results()), flat(new.results())
+    changed = [k for k in sorted(before | after) if before.get(k) != after.get(k)]
+    return ", ".join(f"{k} was {before.get(k)}, is {after.get(k)}" for k in changed[:5]) or "an older version's"
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}.{key}".lstrip(".")).items()}
+
+
+def plain(value: Any) -> Any:
+    """For JSON, which has no NaN."""
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

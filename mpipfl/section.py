@@ -1,0 +1,42 @@
+"""The base of every part of a configuration: a frozen, fully checked, documented set of parameters.
+
+A partition, a model or a method *is* its section: the class that declares the parameters, with their defaults and
+their meaning, also does the work. `kind` names it in YAML, its docstring's first line describes it in `--list`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def _a_number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("is a number, not true or false")
+    return value
+
+
+Number = BeforeValidator(_a_number)
+Positive = Annotated[float, Number, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Number, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Number, Field(gt=0, le=1)]
+Count = Annotated[int, Number, Field(ge=1)]
+Natural = Annotated[int, Number, Field(ge=0)]
+
+
+class Section(BaseModel):
+    """A frozen set of checked parameters; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_kind(cls, value: Any) -> Any:
+        """`model: lenet5` is short for `model: {kind: lenet5}`."""
+        return {"kind": value} if isinstance(value, str) and "kind" in cls.model_fields else value
+
+    @classmethod
+    def line(cls) -> str:
+        """The docstring's first line."""
+        return (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")

@@ -1,0 +1,55 @@
+"""The clients' own state on this rank, and everybody's way into a checkpoint and out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .comm import Comm
+
+BLOCK = 64 << 20  # bytes that travel to rank 0 at once
+
+
+class States:
+    """Rows of a method's client state, for the clients hosted here: a NamedTuple of tensors (hosted, *shape)."""
+
+    def __init__(self, first: Any, hosted: np.ndarray, clients: int, device: torch.device) -> None:
+        self.kind, self.hosted, self.clients = type(first), hosted, clients
+        self.row = np.full(clients, -1, dtype=np.int64)
+        self.row[hosted] = np.arange(len(hosted))
+        self.fields = [field.to(device).expand(len(hosted), *field.shape).contiguous() for field in first]
+
+    def take(self, clients: np.ndarray) -> Any:
+        """The rows of some hosted clients, as a NamedTuple."""
+        if len(clients) == len(self.hosted):
+            return self.kind(*self.fields)
+        rows = torch.from_numpy(self.row[clients])
+        return self.kind(*(field[rows.to(field.device)] for field in self.fields))
+
+    def put(self, clients: np.ndarray, new: Any, kept: Tensor) -> None:
+        """Replace the rows of some hosted clients, where `kept` is true."""
+        if not self.fields:
+            return
+        rows = torch.from_numpy(self.row[clients])[kept]
+        for i, (field, value) in enumerate(zip(self.fields, new, strict=True)):
+            value = value.to(field.dtype)
+            if len(rows) == len(self.hosted) == len(clients):
+                self.fields[i] = value
+            else:
+                field[rows.to(field.device)] = value[kept.to(field.device)]
+
+    def blocks(self, comm: Comm, field: int) -> Iterator[tuple[int, np.ndarray]]:
+        """A field's rows in client order as (first client, rows), on rank 0; every rank must iterate to the end."""
+        value = self.fields[field]
+        step = max(1, BLOCK // max(1, value[:1].numel() * value.element_size() or value.element_size()))
+        for first in range(0, self.clients, step):
+            mine = np.flatnonzero((self.hosted >= first) & (self.hosted < first + step))
+            ids = comm.gather(self.hosted[mine])
+            rows = comm.gather(value[torch.from_numpy(mine).to(value.device)].detach().cpu().numpy())
+            if ids is not None and rows is not None:
+                order = np.argsort(np.concatenate(ids))
+                yield first, np.concatenate(rows)[order]

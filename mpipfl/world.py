@@ -1,0 +1,96 @@
+"""What a run works on: the divided data on every node, the network, and this rank's device."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from .cohort import SWEEP, Cohort, Store, steps_of
+from .comm import Comm, choose_device
+from .config import Config
+from .data.federated import divide, fill
+from .data.partition import Partition
+from .data.samples import Samples
+from .models import Batched, build
+
+WIDTHS = (2, 4, 8, 16, 32)
+
+
+class Plan(NamedTuple):
+    """Everything that can be known before memory is taken: the same on every rank."""
+
+    samples: Samples
+    partition: Partition
+    model: Batched
+    work: np.ndarray  # (M) training samples a round costs each client, with batches filled up
+
+
+def plan(config: Config) -> Plan:
+    """Open the data, divide it, build the network. Raises the user's mistakes."""
+    samples = config.data.open(config.seed)
+    partition = divide(config.data, samples, config.seed)
+    model = Batched(build(config.model, samples.shape, samples.classes, config.seed), samples.shape)
+    return Plan(samples, partition, model, work_of(config, partition.n_train))
+
+
+def work_of(config: Config, n_train: np.ndarray) -> np.ndarray:
+    size = min(config.train.batch, int(n_train.max()))
+    steps = config.train.steps
+    return (steps_of(size, config.train.epochs, n_train) if steps is None else np.full(len(n_train), steps)) * size
+
+
+def store(plan: Plan, comm: Comm, device: torch.device) -> Store:
+    """All clients' samples, ready for the network, once per node: its ranks fill them in together."""
+    samples, partition = plan.samples, plan.partition
+    x = comm.shared((len(partition.index), *samples.shape), np.float32)
+    y = comm.shared((len(partition.index),), np.int64)
+    mine = np.array_split(np.arange(partition.clients), comm.local_size)[comm.local_rank]
+    fill(samples, partition, mine, x, y)
+    if len(mine) and samples.dtype == np.uint8:
+        rows = x[partition.bounds[mine[0], 0] : partition.bounds[mine[-1], 3]]
+        mean, std = (
+            np.reshape(np.asarray(v, np.float32), (-1, *[1] * (rows.ndim - 2))) for v in (samples.mean, samples.std)
+        )
+        rows *= (1 / (255 * std)).astype(np.float32)
+        rows -= (mean / std).astype(np.float32)
+    comm.barrier()
+    return Store(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), partition.bounds, partition.group)
+
+
+def device(config: Config, comm: Comm) -> torch.device:
+    """This rank's device."""
+    gpus = torch.cuda.device_count() if config.device != "cpu" and torch.cuda.is_available() else 0
+    return torch.device(choose_device(config.device, comm.worker_on_node(), gpus))
+
+
+def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> int:
+    """How many clients to train as one batch: the fastest of a few, by a short trial on this rank. Too few leave the
+    processor waiting between operations, too many fall out of its cache; the results are the same bits."""
+    if config.train.cohort != "auto":
+        return int(config.train.cohort)
+    best, least = WIDTHS[0], float("inf")
+    for candidate in (w for w in WIDTHS if w <= max(2, len(store.bounds))):
+        clients = np.argsort(-store.part("train", np.arange(len(store.bounds)))[1], kind="stable")[:candidate]
+        cohort = Cohort(clients, store, model, config.train, config.seed, 0, candidate)
+        cohort.descend(theta, steps=1)  # warm-up: kernels are chosen, memory is taken
+        start = time.perf_counter()
+        cohort.descend(theta, steps=2)
+        each = (time.perf_counter() - start) / len(clients)
+        if each > 1.1 * least:
+            break
+        if each < least:
+            best, least = candidate, each
+    return best
+
+
+def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) -> float:
+    """An estimate in MB of what a worker holds beside the libraries: data of the node, state, and a cohort at work."""
+    data = len(plan.partition.index) * (4 * np.prod(plan.samples.shape) + 8)
+    d = plan.model.dimension * 4
+    rows = 16 if config.train.cohort == "auto" else int(config.train.cohort)
+    vectors = clients_here * (1 + state_vectors) + rows * (4 if config.train.momentum else 3)
+    inputs = rows * max(config.train.batch, SWEEP) * np.prod(plan.samples.shape) * 4 * 8
+    return float(data + d * vectors + d * 8 + inputs) / 1e6
