@@ -1,0 +1,95 @@
+"""The shared suite: what every method must hold, whatever it computes. A new method joins with one line in METHODS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from mpipfl import world
+from mpipfl.comm import Comm
+from mpipfl.config import Config, check
+from mpipfl.experiment import Experiment
+from mpipfl.progress import Reporter
+from mpipfl.runfolder import RunFolder
+
+METHODS: dict[str, dict[str, Any]] = {
+    "local": {"kind": "local"},
+    "fedavg": {"kind": "fedavg"},
+    "fedavg-equal": {"kind": "fedavg", "weights": "equal"},
+    "fedprox": {"kind": "fedprox", "mu": 0.1},
+    "oracle": {"kind": "oracle"},
+}
+
+SMALL: dict[str, Any] = {
+    "rounds": 4,
+    "data": {
+        "source": {"kind": "glyphs", "classes": 6},
+        "samples": 260,
+        "clients": 7,
+        "partition": {"kind": "classes", "k": 3, "sizes": "power_law", "exponent": 1.2},
+        "shift": {"kind": "rotate", "groups": 2},
+    },
+    "model": {"kind": "mlp", "hidden": [12]},
+    "train": {"batch": 8, "lr": 0.05, "momentum": 0.5, "cohort": 3},
+    "evaluate": {"every": 2},
+    "checkpoint": {"every": 1, "keep": 100},
+}
+
+
+def config(changes: dict[str, Any], folder: Path, **more: Any) -> Config:
+    """The small experiment with changes by `key.path`."""
+    values = merge(SMALL, {"output": str(folder), "name": "run"})
+    changes = changes | more
+    if not any(path.startswith("participation") for path in changes):
+        changes |= {"participation.fraction": 0.6}
+    for path, value in changes.items():
+        *outer, last = path.split("__") if "__" in path else path.split(".")
+        tree = {last: value}
+        for key in reversed(outer):
+            tree = {key: tree}
+        values = merge(values, tree)
+    return check(values, "the test's configuration")
+
+
+def merge(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Mappings of one kind are joined, everything else is replaced."""
+    out = dict(old)
+    for key, value in new.items():
+        before = out.get(key)
+        alike = isinstance(before, dict) and isinstance(value, dict) and value.get("kind") in (None, before.get("kind"))
+        out[key] = merge(before, value) if alike else value
+    return out
+
+
+def train(config: Config, comm: Comm, resume: bool = False) -> dict[str, np.ndarray]:
+    """A whole run on these ranks; the content of its last checkpoint, histories included, on rank 0."""
+    folder = RunFolder(config.folder)
+    made = world.plan(config)
+    start = np.array([-1])
+    if comm.is_server:
+        round, _ = folder.prepare(config, resume, overwrite=False)
+        folder.describe(config, made.partition)
+        start[0] = -1 if round is None else round
+    comm.broadcast(start)
+    experiment = Experiment(config, made, comm, folder, Reporter(False, config.rounds, config.name))
+    assert experiment.run(None if start[0] < 0 else int(start[0])) == 0
+    assert folder.saved
+    comm.barrier()
+    return content(config.folder / "checkpoints" / f"round_{config.rounds:05d}.h5") if comm.is_server else {}
+
+
+def content(path: Path) -> dict[str, np.ndarray]:
+    """All data sets of an HDF5 file by name."""
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(path, "r") as file:
+        file.visititems(lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None)
+    return found
+
+
+def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
+    """The names of what is not the same to the bit."""
+    names = sorted(one.keys() | other.keys())
+    return [n for n in names if n not in one or n not in other or one[n].tobytes() != other[n].tobytes()]

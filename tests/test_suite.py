@@ -1,0 +1,89 @@
+"""The shared suite on every method: bits, resume, idle ranks, one client, few participants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpipfl.comm import Comm
+
+from .suite import METHODS, config, content, differing, train
+
+pytestmark = pytest.mark.mpi
+
+NETWORKS: dict[str, dict[str, Any]] = {
+    "logistic": {"model": {"kind": "logistic"}, "train.batch": 5},
+    "mlp": {},
+    "lenet5": {"model": {"kind": "lenet5"}, "train.batch": 10, "train.lr": 0.01},
+}
+
+
+@pytest.fixture(params=METHODS)
+def method(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return {"algorithm": METHODS[request.param]}
+
+
+def same_as_alone(settings: dict[str, Any], comm: Comm, alone: Comm, folder: Path, **elsewhere: Any) -> None:
+    """All ranks together make the bits that one rank makes alone, also with `elsewhere` settings there."""
+    together = train(config(settings, folder / "together"), comm)
+    if comm.is_server:
+        single = train(config(settings, folder / "alone", **elsewhere), alone)
+        assert differing(together, single) == []
+        for name in ("metrics.csv", "history.h5"):
+            assert (folder / "together/run" / name).read_bytes() == (folder / "alone/run" / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_bits_do_not_depend_on_ranks_or_cohorts(
+    method: dict[str, Any], network: str, comm: Comm, alone: Comm, together_path: Path
+) -> None:
+    same_as_alone(method | NETWORKS[network], comm, alone, together_path, train__cohort=5)
+
+
+def test_all_clients_take_part(method: dict[str, Any], comm: Comm, alone: Comm, together_path: Path) -> None:
+    same_as_alone(method | {"participation.fraction": 1.0}, comm, alone, together_path, train__cohort=2)
+
+
+def test_some_rounds_have_no_participants(method: dict[str, Any], comm: Comm, alone: Comm, together_path: Path) -> None:
+    settings = method | {"participation": {"probability": 0.1}, "rounds": 8}
+    same_as_alone(settings, comm, alone, together_path)
+
+
+def test_more_ranks_than_clients(method: dict[str, Any], comm: Comm, alone: Comm, together_path: Path) -> None:
+    same_as_alone(method | {"data.clients": 2, "data.shift": {"kind": "none"}}, comm, alone, together_path)
+
+
+def test_one_client(method: dict[str, Any], comm: Comm, alone: Comm, together_path: Path) -> None:
+    settings = method | {"data.clients": 1, "data.shift": {"kind": "none"}, "data.partition": {"kind": "iid"}}
+    same_as_alone(settings, comm, alone, together_path)
+
+
+def test_resume_elsewhere_gives_the_same_bits(
+    method: dict[str, Any], comm: Comm, alone: Comm, together_path: Path
+) -> None:
+    """Stopped after two rounds on all ranks and resumed on one, and the other way round."""
+    whole, parts = together_path / "whole", together_path / "parts"
+    undisturbed = train(config(method, whole), comm)
+    train(config(method, parts, rounds=2), comm)
+    if comm.is_server:
+        resumed = train(config(method, parts), alone, resume=True)
+        assert differing(undisturbed, resumed) == []
+    if comm.is_server:
+        train(config(method, together_path / "single", rounds=2), alone)
+    comm.barrier()
+    resumed = train(config(method, together_path / "single"), comm, resume=True)
+    assert differing(undisturbed, resumed) == []
+
+
+def test_round_zero_is_the_state_before_training(method: dict[str, Any], comm: Comm, together_path: Path) -> None:
+    settings = config(method, together_path)
+    train(settings, comm)
+    if comm.is_server:
+        start = content(settings.folder / "checkpoints/round_00000.h5")
+        thetas = [v.reshape(-1, v.shape[-1]) for k, v in start.items() if k.endswith("/theta")]
+        assert thetas
+        rows = np.concatenate(thetas)
+        assert (rows == rows[0]).all()
