@@ -5,10 +5,11 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash jobs/setup.sh
 source jobs/env.sh
-runs=()
+output=runs runs=()
+for setting in "$@"; do [[ $setting != output=* ]] || output=${setting#output=}; done
 for method in local fedavg fedprox oracle; do
   mpirun -np "${RANKS:-3}" python -m mpipfl.run configs/quickstart.yaml --overwrite \
     name="quickstart_$method" algorithm="$method" "$@"
-  runs+=("runs/quickstart_$method")
+  runs+=("$output/quickstart_$method")
 done
-[[ " $* " == *" output="* ]] || python -m mpipfl.report "${runs[@]}"
+python -m mpipfl.report "${runs[@]}"

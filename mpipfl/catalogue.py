@@ -87,15 +87,27 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
 
 def start(config: Config, made: world.Plan, comm: Comm, width: int, device: torch.device) -> str:
     """A run's first line; every rank must call."""
-    rows = comm.gather(np.array([[device.index if device.type == "cuda" else -1, width]], dtype=np.int64))
+    gpu = device.index if device.type == "cuda" else -1
+    rows = comm.gather(np.array([[comm.node_ranks[0], gpu, width]], dtype=np.int64))
     if rows is None:
         return ""
     table = np.concatenate(rows)[comm.workers]
-    gpus = sorted({f"cuda:{g}" for g, _ in table if g >= 0})
-    where = ", ".join(gpus) if gpus else f"cpu, {config.threads} thread(s) each"
-    widths = f"{table[:, 1].min()}-{table[:, 1].max()}" if np.ptp(table[:, 1]) else str(table[0, 1])
+    where = gpus(table[:, :2]) or f"cpu, {config.threads} thread(s) each"
+    low, high = table[:, 2].min(), table[:, 2].max()
+    widths = f"{low}-{high}" if low < high else str(low)
     return (
         f"{config.name}: {config.algorithm.kind}, {config.data.clients} clients, {config.model.kind} "
         f"({made.model.dimension:,} parameters), {len(comm.workers)} worker(s) on {where}, cohorts of {widths}; "
         f"{comm.library()}"
     )
+
+
+def gpus(places: np.ndarray) -> str:
+    """The workers' GPUs from rows of (node, GPU or -1): which are used, and which are crowded; empty without any."""
+    used, workers = np.unique(places[places[:, 1] >= 0], axis=0, return_counts=True)
+    if not len(used):
+        return ""
+    text = ", ".join(f"cuda:{gpu}" for gpu in np.unique(used[:, 1])) + f" of {len(np.unique(used[:, 0]))} node(s)"
+    crowded = f" (up to {workers.max()} workers share one: start fewer ranks a node)" if workers.max() > 1 else ""
+    idle = " (some workers have none)" if (places[:, 1] < 0).any() else ""
+    return text + crowded + idle

@@ -8,10 +8,8 @@ holds a hash of all that follows, so that a flipped bit anywhere is found; any H
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import torch
 
 from .comm import Comm
 from .errors import UserError
+from .files import hdf5, whole
 from .states import States
 
 USER_BLOCK = 512
@@ -34,27 +33,6 @@ class CheckpointError(UserError):
     code = 5
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A temporary path to write to, which becomes `path` in one step when all went well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        yield temporary
-        sync(temporary)
-        os.replace(temporary, path)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def path_of(folder: Path, round: int) -> Path:
     return folder / "checkpoints" / f"round_{round:05d}.h5"
 
@@ -63,56 +41,44 @@ def write(
     folder: Path, round: int, server: Any, states: States, history: dict[str, np.ndarray], config: str, comm: Comm
 ) -> None:
     """Write a round's state; every rank must call. On failure rank 0 raises after all ranks have sent their rows."""
-    path, problem = path_of(folder, round), None
-    file: h5py.File | None = None
-    with whole(path) if comm.is_server else nothing() as temporary:
-        if temporary is not None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                file = h5py.File(temporary, "w", userblock_size=USER_BLOCK)
+    path = path_of(folder, round)
+    rows = ((name, *block) for i, name in enumerate(states.kind._fields) for block in states.blocks(comm, i))
+    if not comm.is_server:
+        exhaust(rows)
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole(path) as temporary:
+            with hdf5(temporary, USER_BLOCK) as file:
                 file.attrs.update(round=round, config=config)
                 for name, field in zip(server._fields, server, strict=True):
                     file[f"server/{name}"] = field.detach().cpu().numpy()
                 for name, values in history.items():
                     file[f"history/{name}"] = values
-            except OSError as error:
-                problem = error
-        for i, name in enumerate(states.kind._fields):
-            for first, rows in states.blocks(comm, i):
-                problem = problem or put_rows(file, f"clients/{name}", first, rows, states.clients)
-        if temporary is not None:
-            problem = problem or close(file, temporary)
-            if problem is not None:
-                raise CheckpointError(f"round {round}: no checkpoint could be written to {path} ({problem})")
+                for name, first, some in rows:
+                    put(file, f"clients/{name}", first, some, states.clients)
+            seal(temporary)
+    except OSError as error:
+        exhaust(rows)  # the other ranks send them in any case
+        raise CheckpointError(f"round {round}: no checkpoint could be written to {path} ({error})") from error
 
 
-@contextmanager
-def nothing() -> Iterator[None]:
-    yield None
+def exhaust(rows: Iterator[Any]) -> None:
+    for _ in rows:
+        pass
 
 
-def put_rows(file: h5py.File | None, name: str, first: int, rows: np.ndarray, clients: int) -> OSError | None:
-    try:
-        assert file is not None
-        if name not in file:
-            file.create_dataset(name, (clients, *rows.shape[1:]), rows.dtype)
-        file[name][first : first + len(rows)] = rows
-    except (OSError, RuntimeError) as error:
-        return OSError(str(error))
-    return None
+def put(file: h5py.File, name: str, first: int, rows: np.ndarray, clients: int) -> None:
+    if name not in file:
+        file.create_dataset(name, (clients, *rows.shape[1:]), rows.dtype)
+    file[name][first : first + len(rows)] = rows
 
 
-def close(file: h5py.File | None, path: Path) -> OSError | None:
-    """Close the file and seal it with its hash."""
-    try:
-        assert file is not None
-        file.close()
-        digest = digest_of(path)
-        with open(path, "r+b") as raw:
-            raw.write(MAGIC + digest)
-    except (OSError, RuntimeError) as error:
-        return OSError(str(error))
-    return None
+def seal(path: Path) -> None:
+    """Write a file's hash into its user block."""
+    digest = digest_of(path)
+    with open(path, "r+b") as raw:
+        raw.write(MAGIC + digest)
 
 
 def digest_of(path: Path) -> bytes:
@@ -178,9 +144,10 @@ def config_of(folder: Path, round: int) -> str:
         return str(file.attrs["config"])
 
 
-def prune(folder: Path, keep: int, written: Sequence[int]) -> None:
-    """Leave the newest `keep` checkpoints and round 0."""
-    for round in sorted(set(written) - {0})[:-keep]:
+def prune(folder: Path, keep: int, newest: int) -> None:
+    """Leave the newest `keep` checkpoints up to this round, and round 0. Later ones are damaged: a run would have
+    gone on from there."""
+    for round in [r for r in rounds(folder) if 0 < r <= newest][:-keep]:
         path_of(folder, round).unlink(missing_ok=True)
 
 

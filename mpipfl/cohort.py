@@ -111,7 +111,7 @@ class Cohort:
             return index + start[rows, None, None], count
 
         def train(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
-            sgd = SGD(self.model, self._take(theta, rows), self.train, lr or self.train.lr, only)
+            sgd = SGD(self.model, self._take(theta, rows), self.train, self.train.lr if lr is None else lr, only)
             if pull is not None:
                 sgd.pull = (pull[0], self.model.split(self._take(pull[1], rows)))
             if drift is not None:
@@ -164,10 +164,11 @@ class Cohort:
 
     def _steps(self, steps: int | np.ndarray | None, epochs: int | None) -> np.ndarray:
         if steps is None and epochs is None:
-            steps, epochs = self.train.steps, self.train.epochs
+            steps = self.train.steps
         if steps is not None:
             return np.broadcast_to(np.asarray(steps, dtype=np.int64), (len(self),))
-        return steps_of(self.train.batch, epochs or 1, self.store.part("train", self.clients)[1])
+        passes = self.train.epochs if epochs is None else epochs
+        return steps_of(self.train.batch, passes, self.store.part("train", self.clients)[1])
 
     def _at(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
@@ -252,6 +253,8 @@ class SGD:
         self.rows = 0
 
     def step(self, step: Step, loss: Loss) -> None:
+        if not self.moving:
+            return  # the network has no such part: logistic regression is all head
         active = step.active
         if self.rows != active:
             self.rows = active

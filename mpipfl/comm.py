@@ -21,7 +21,7 @@ import torch
 mpi4py.rc.thread_level = "funneled"
 from mpi4py import MPI  # noqa: E402
 
-from .errors import DataError  # noqa: E402
+from .errors import ConfigError, DataError  # noqa: E402
 
 Buffer = np.ndarray | torch.Tensor
 SLICE = 1 << 28  # elements per MPI call: counts are 32-bit integers in MPI 3, whatever the element
@@ -36,7 +36,11 @@ def cuda_aware(environ: Mapping[str, str]) -> bool:
 
 def choose_device(wanted: str, worker: int | None, gpus: int) -> str:
     """One GPU per worker by its place on the node; the server (worker None) and machines without GPUs use the CPU."""
-    if wanted == "cpu" or gpus == 0 or worker is None:
+    if wanted == "cpu" or worker is None:
+        return "cpu"
+    if gpus == 0 and wanted == "cuda":
+        raise ConfigError("device: 'cuda' was asked for, but PyTorch sees no GPU here; device=auto takes what there is")
+    if gpus == 0:
         return "cpu"
     return f"cuda:{worker % gpus}"
 
@@ -65,6 +69,8 @@ class Comm:
         self.rank, self.size = self.mpi.Get_rank(), self.mpi.Get_size()
         self.node = self.mpi.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
         self.local_rank, self.local_size = self.node.Get_rank(), self.node.Get_size()
+        self.node_ranks = np.empty(self.local_size, dtype=np.int64)
+        self.node.Allgather(np.array([self.rank], dtype=np.int64), self.node_ranks)
         self.direct = cuda_aware(os.environ) if direct is None else direct
         self.bytes = 0
 
@@ -161,10 +167,7 @@ class Comm:
 
     def worker_on_node(self) -> int | None:
         """This rank's place among its node's workers; None on a server that hosts no clients."""
-        world = np.array([self.rank], dtype=np.int64)
-        first = np.empty(self.local_size, dtype=np.int64)
-        self.node.Allgather(world, first)
-        workers = [rank for rank in first.tolist() if rank in self.workers]
+        workers = [rank for rank in self.node_ranks.tolist() if rank in self.workers]
         return workers.index(self.rank) if self.rank in workers else None
 
     def shared(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -210,4 +213,4 @@ class Comm:
 
     def library(self) -> str:
         """The MPI library in use, in a few words."""
-        return MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00 ")
+        return " ".join(MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00").split())

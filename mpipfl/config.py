@@ -23,6 +23,8 @@ from .models import Model
 from .models.networks import LeNet5
 from .section import Count, Fraction, Natural, NonNegative, Number, Positive, Section
 
+MANY = 100_000  # values in a configuration
+
 
 class Train(Section):
     """Local training: SGD on mini-batches"""
@@ -122,11 +124,13 @@ class Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # the base class says what is wrong with it
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} is there twice", key.start_mark
                 )
-            seen.add(str(key.value))
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -140,20 +144,46 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 def read(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader)  # a SafeLoader
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.yaml")], 1)
         hint = f"; did you mean {path.parent / near[0]}?" if near else ""
         raise ConfigError(f"no such configuration: {path}{hint}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise ConfigError(f"{path} is nested too deeply") from None
+    values = parse(text, str(path))
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} holds {type(values).__name__}, not a mapping of keys such as 'rounds: 100'")
+        held = "nothing" if values is None else f"a {type(values).__name__}"
+        raise ConfigError(f"{path} holds {held}, not a mapping of keys such as 'rounds: 100'")
     return values
+
+
+def parse(text: str, where: str) -> Any:
+    """The value that a YAML text stands for."""
+    try:
+        value = yaml.load(text, Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where} is not valid YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply") from None
+    if not bounded(value):
+        raise ConfigError(f"{where} holds more than {MANY:,} values, aliases (*name) written out")
+    return value
+
+
+def bounded(value: Any) -> bool:
+    """Whether a value stays small: aliases of aliases, or of themselves, multiply without end."""
+    todo, count = [value], 0
+    while todo:
+        inner = todo.pop()
+        count += 1
+        if count > MANY:
+            return False
+        if isinstance(inner, dict):
+            todo.extend(inner.values())
+        elif isinstance(inner, list | set):
+            todo.extend(inner)
+    return True
 
 
 def assign(values: dict[str, Any], override: str) -> None:
@@ -162,10 +192,7 @@ def assign(values: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError(f"{override!r} is not an override; write key.path=value, for instance train.lr=0.1")
-    try:
-        value = yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: {text!r} is not valid YAML: {' '.join(str(error).split())}") from None
+    value = parse(text, f"{path}: {shortened(text)}")
     for key in keys[:-1]:
         inner = values.get(key)
         if isinstance(inner, str):
@@ -173,7 +200,7 @@ def assign(values: dict[str, Any], override: str) -> None:
         elif inner is None:
             inner = {}
         elif not isinstance(inner, dict):
-            raise ConfigError(f"{path}: {key} is {inner!r}, which has no keys of its own")
+            raise ConfigError(f"{path}: {key} is {shortened(inner)}, which has no keys of its own")
         values[key] = inner
         values = inner
     values[keys[-1]] = value
@@ -194,31 +221,40 @@ def check(values: dict[str, Any], where: str) -> Config:
 def message(error: dict[str, Any]) -> str:
     """One mistake in one line: path, value, what is legal."""
     location, kind, given = error["loc"], error["type"], error.get("input")
-    known = sections(Config, location[:-1] if kind == "extra_forbidden" else location)
-    path = ".".join(str(part) for part in known[0]) or "the configuration"
-    if kind == "extra_forbidden":
-        key, names = str(location[-1]), sorted(known[1].model_fields) if known[1] else []
-        near = difflib.get_close_matches(key, names, 1)
-        full = ".".join([*map(str, known[0]), key])
-        return (
-            f"{full}: unknown key" + (f"; did you mean {near[0]}?" if near else "") + f" Known here: {', '.join(names)}"
-        )
+    unknown = kind == "extra_forbidden"
+    keys, options = sections(Config, location[:-1] if unknown else location)
+    path = ".".join(map(str, keys)) or "the configuration"
+    names = sorted({name for option in options for name in option.model_fields})
+    if unknown:
+        full = ".".join(map(str, [*keys, location[-1]]))
+        return f"{full}: unknown key{nearest(location[-1], names)}; known here: {', '.join(names)}"
     if kind == "missing":
         return f"{path}: missing, and it has no default" + (
             " (name a method, for instance algorithm: {kind: fedavg})" if path == "algorithm" else ""
         )
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
-        tags = error.get("ctx", {}).get("expected_tags", "")
+    if len(options) > 1:
+        kinds = sorted(str(tag_of(option)) for option in options)
         tag = given.get("kind") if isinstance(given, dict) else given
-        near = difflib.get_close_matches(str(tag), tags.replace("'", "").split(", "), 1)
-        return f"{path}: no kind {tag!r}" + (f"; did you mean {near[0]}?" if near else "") + f" Known: {tags}"
-    text = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    shown = "" if isinstance(given, dict) else f"{given!r} "
-    return f"{path}: {shown}{text}"
+        return f"{path}: no kind {shortened(tag)}{nearest(tag, kinds)}; known: {', '.join(kinds)}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{path}: {shortened(given)} is not a mapping of keys; known here: {', '.join(names)}"
+    text = error["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
+    return f"{path}: {text}" if isinstance(given, dict) else f"{path}: {shortened(given)} {text}"
 
 
-def sections(section: Any, location: Sequence[Any]) -> tuple[list[Any], Any]:
-    """The key path without the tags of unions, and the section class it ends in (None inside a plain value)."""
+def nearest(word: Any, known: Sequence[str]) -> str:
+    """A question that may save a look at the manual."""
+    near = difflib.get_close_matches(str(word), known, 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def sections(section: type[Section], location: Sequence[Any]) -> tuple[list[Any], list[type[Section]]]:
+    """The key path without the tags of unions, and the section classes it may end in (none inside a plain value)."""
     path: list[Any] = []
     options: list[type[Section]] = [section]
     for part in location:
@@ -226,9 +262,10 @@ def sections(section: Any, location: Sequence[Any]) -> tuple[list[Any], Any]:
         if chosen and len(options) > 1:
             options = chosen
             continue
-        path.append(part)
+        if options or isinstance(part, int):
+            path.append(part)
         options = [o for owner in options if part in owner.model_fields for o in classes(owner, part)]
-    return path, options[0] if len(options) == 1 else None
+    return path, options
 
 
 def tag_of(section: type[Section]) -> Any:

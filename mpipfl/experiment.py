@@ -54,7 +54,11 @@ class Experiment:
     # ------------------------------------------------------------------ the loop
 
     def run(self, resume_from: int | None) -> int:
-        """All rounds; the exit code."""
+        """All rounds; the exit code. SIGTERM and SIGUSR1 end the run after the round in progress."""
+        with self._signals():
+            return self._run(resume_from)
+
+    def _run(self, resume_from: int | None) -> int:
         begin, config = time.perf_counter(), self.config
         if resume_from is None:
             self.evaluate()
@@ -65,22 +69,21 @@ class Experiment:
             self.history.restore(history)
         first = self.round
         self.report.start(first)
-        with self._signals():
-            while self.round < config.rounds:
-                self.round += 1
-                self.train()
-                last = self.round == config.rounds
-                due = self.round % config.evaluate.every == 0 or last
-                if due:
-                    self.evaluate()
-                self.report.round(self.round, self.note() if due else "", due)
-                stop = self.comm.any(self.stopping is not None)
-                if last or stop or (config.checkpoint.every and self.round % config.checkpoint.every == 0):
-                    self.save()
-                if stop and not last:
-                    self.report.stop()
-                    self.report.say(f"stopped by a signal after round {self.round}; --resume goes on from here")
-                    return INTERRUPTED
+        while self.round < config.rounds:
+            self.round += 1
+            self.train()
+            last = self.round == config.rounds
+            due = self.round % config.evaluate.every == 0 or last
+            if due:
+                self.evaluate()
+            self.report.round(self.round, self.note() if due else "", due)
+            stop = self.comm.any(self.stopping is not None)
+            if last or stop or (config.checkpoint.every and self.round % config.checkpoint.every == 0):
+                self.save()
+            if stop and not last:
+                self.report.stop()
+                self.report.say(f"stopped by a signal after round {self.round}; --resume goes on from there")
+                return INTERRUPTED
         self.finish(time.perf_counter() - begin, self.round - first)
         return 0
 
@@ -133,7 +136,7 @@ class Experiment:
                     self.folder.path, self.round, self.server, self.states, arrays, self.config.digest, self.comm
                 )
                 if self.comm.is_server:
-                    checkpoint.prune(self.folder.path, self.config.checkpoint.keep, checkpoint.rounds(self.folder.path))
+                    checkpoint.prune(self.folder.path, self.config.checkpoint.keep, self.round)
                     self.history.write(self.folder.path)
                     self.folder.saved = True
             except (checkpoint.CheckpointError, OSError) as error:
@@ -151,12 +154,19 @@ class Experiment:
     def finish(self, seconds: float, rounds: int) -> None:
         self.report.stop()
         telemetry = self.telemetry.summary(self.comm)
-        if telemetry is not None:
+        if telemetry is None:
+            return
+        try:
+            self.history.write(self.folder.path)  # again: a run may have ended just after its last checkpoint
             self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, telemetry)
+            self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")
+        except OSError as error:
+            self.folder.saved = False
+            self.report.say(f"NOT SAVED: {error}")
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """SIGTERM and SIGUSR1 end the run after the round in progress."""
+        """The signals that ask for an end are remembered."""
 
         def stop(number: int, frame: FrameType | None) -> None:
             self.stopping = number

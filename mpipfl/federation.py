@@ -148,26 +148,33 @@ class Federation:
         """Clients whose new state is not finite are found too: it may not have travelled."""
         if not clients:
             return
-        fine = torch.stack([torch.isfinite(magnitude(field.flatten(1))).cpu() for field in clients]).all(0)
+        fine = torch.ones(len(self.clients), dtype=torch.bool)
+        for field in (field for field in clients if field.is_floating_point()):
+            fine &= torch.isfinite(magnitude(field.reshape(len(field), field.shape[1:].numel()))).cpu()
         if self.comm.any(bool((~fine & ~self.left_out).any())):
             self._leave_out(~fine & ~self.left_out)
 
     def _leave_out(self, bad: Tensor) -> None:
         """The policy for clients that diverged; every rank must call."""
         names = self.clients[bad.numpy()]
-        if self.stop and len(names):
+        everywhere = self.comm.gather(names)
+        if self.stop:
+            if everywhere is None:
+                self.comm.barrier()  # never passed: rank 0 is about to name the clients of all ranks and end the job
             raise Diverged(
-                f"round {self.round}: client {', '.join(map(str, names[:10]))} diverged: its values are not finite. "
+                f"client {listed(np.concatenate(everywhere or [names]))} diverged: its values are not finite. "
                 f"Lower train.lr, or leave such clients out of a round with nonfinite=skip"
             )
-        if self.stop:
-            self.comm.barrier()  # never passed: another rank is about to name the client and end the job
         self.left_out |= bad
-        everywhere = self.comm.gather(names)
         count = np.array([len(names)], dtype=np.int64)
         self.comm.allreduce(count)
         self.kept -= int(count[0])
         self.named += sorted(np.concatenate(everywhere).tolist()) if everywhere else []
+
+
+def listed(clients: np.ndarray) -> str:
+    """The first few clients by number."""
+    return ", ".join(map(str, np.sort(clients)[:10])) + (f" and {len(clients) - 10} more" if len(clients) > 10 else "")
 
 
 def magnitude(value: Tensor) -> Tensor:

@@ -6,10 +6,9 @@ import csv
 import io
 from pathlib import Path
 
-import h5py
 import numpy as np
 
-from .checkpoint import whole
+from .files import hdf5, whole
 from .metrics import mean, over_clients
 
 KINDS = ("personal", "global")
@@ -32,7 +31,7 @@ class History:
             self.series.setdefault(name, []).append(value)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        return {name: np.array(rows) for name, rows in self.series.items()}
+        return {name: np.array(self.series[name]) for name in sorted(self.series)}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         self.series = {name: list(rows) for name, rows in arrays.items()}
@@ -62,7 +61,7 @@ class History:
             table.writerows([{k: repr(v) for k, v in row.items()} for row in rows])
         with whole(folder / "metrics.csv") as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")
-        with whole(folder / "history.h5") as temporary, h5py.File(temporary, "w") as file:
+        with whole(folder / "history.h5") as temporary, hdf5(temporary) as file:
             for name, values in self.arrays().items():
                 file[name] = values
             file["n_train"], file["n_test"] = self.n_train, self.n_test

@@ -34,8 +34,7 @@ def mpirun() -> str:
 
 def environment() -> dict[str, str]:
     """This process's environment with what mpirun needs; what the user has set stays."""
-    bar = {"MPIPFL_PROGRESS": "bar"} if sys.stdout.isatty() else {}
-    return ENVIRONMENT | bar | dict(os.environ)
+    return ENVIRONMENT | dict(os.environ)
 
 
 def ranks(count: int, arguments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,12 +15,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 SECONDS = 10.0  # between plain lines
 
 
+def on_a_terminal() -> bool:
+    """Whether a person's terminal shows what this process prints. Open MPI gives ranks a terminal of their own even
+    when its output goes to a file, so under mpirun the parent's standard output is asked."""
+    if "OMPI_COMM_WORLD_SIZE" not in os.environ:
+        return sys.stdout.isatty()
+    try:
+        return os.readlink(f"/proc/{os.getppid()}/fd/1").startswith(("/dev/pts/", "/dev/tty"))
+    except OSError:
+        return False
+
+
 class Reporter:
-    """Rank 0's voice; silent on the other ranks. Under mpirun standard output is a pipe: MPIPFL_PROGRESS=bar says that
-    a terminal is behind it (the scripts in jobs/ set it), =lines that there is none, =quiet asks for silence."""
+    """Rank 0's voice; the other ranks are silent. MPIPFL_PROGRESS=bar, lines or quiet overrules the terminal's."""
 
     def __init__(self, speaks: bool, rounds: int, name: str) -> None:
-        style = os.environ.get("MPIPFL_PROGRESS") or ("bar" if sys.stdout.isatty() else "lines")
+        style = os.environ.get("MPIPFL_PROGRESS") or ("bar" if on_a_terminal() else "lines")
         self.speaks, self.quiet = speaks, style == "quiet"
         self.rounds, self.name = rounds, name
         self.log: Path | None = None
@@ -42,7 +53,7 @@ class Reporter:
         if not self.speaks:
             return
         if self.log:
-            with open(self.log, "a", encoding="utf-8") as log:
+            with contextlib.suppress(OSError), open(self.log, "a", encoding="utf-8") as log:  # the disk may be full
                 log.write(f"{datetime.now():%Y-%m-%d %H:%M:%S} {text}\n")
         if console and not self.quiet:
             self.console.print(text, markup=False, soft_wrap=True)

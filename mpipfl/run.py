@@ -18,7 +18,7 @@ from .errors import ConfigError, UserError
 from .experiment import Experiment
 from .progress import Reporter
 from .runfolder import RunFolder
-from .world import Plan, plan
+from .world import Plan, device, plan
 
 T = TypeVar("T")
 NOT_SAVED = 6  # exit code: the rounds are done, the last results are not on disk
@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         process.tune(1)
         config: Config = together(comm, lambda: load(options.config, options.overrides))
         process.tune(config.threads)
+        together(comm, lambda: device(config, comm))
         made = in_turn(comm, lambda: plan(config))
         if options.dry_run:
             lines = catalogue.plan(config, made, comm)
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         report.say(catalogue.start(config, made, comm, experiment.width, experiment.device))
         code = experiment.run(resume_from)
         comm.finish()
-        return code or (0 if folder.saved else NOT_SAVED)
+        return code if folder.saved else NOT_SAVED
     except Settled as settled:
         return settled.code
     except BaseException as error:
@@ -93,11 +94,15 @@ def prepare(
     comm: Comm, config: Config, made: Plan, folder: RunFolder, report: Reporter, resume: bool, overwrite: bool
 ) -> int | None:
     """The folder's affairs, on rank 0; the round to resume from, on every rank."""
-    start = np.array([-1], dtype=np.int64)
+    start = np.array([-1, False], dtype=np.int64)
 
     def on_server() -> None:
         if comm.is_server:
             round, lines = folder.prepare(config, resume, overwrite)
+            if resume and folder.finished(config, round):
+                start[1] = True
+                report.say(f"{folder.path} is finished: all {round} rounds are done. More go on with rounds=...")
+                return
             folder.describe(config, made.partition)
             report.log = folder.path / "log.txt"
             for line in lines:
@@ -106,11 +111,13 @@ def prepare(
 
     together(comm, on_server)
     comm.broadcast(start)
+    if start[1]:
+        raise Settled(0)
     return None if start[0] < 0 else int(start[0])
 
 
 class Settled(Exception):
-    """A failure that all ranks know of: it was said once, everybody leaves with its code."""
+    """An end that all ranks know of: it was said once, everybody leaves with its code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

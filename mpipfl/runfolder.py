@@ -17,6 +17,7 @@ from . import __version__, checkpoint
 from .config import Config, dump, load
 from .data.partition import Partition
 from .errors import ConfigError
+from .files import whole
 from .history import KINDS, History
 
 PACKAGES = ("torch", "mpi4py", "numpy", "h5py")
@@ -49,6 +50,10 @@ class RunFolder:
         round, lines = checkpoint.newest(self.path)
         if round is None:
             return None, [*lines, "no whole checkpoint: starting at round 0"]
+        if round > config.rounds:
+            raise ConfigError(
+                f"{self.path} has done {round} rounds already; resume with rounds={round} or more, not {config.rounds}"
+            )
         if checkpoint.config_of(self.path, round) != config.digest:
             raise ConfigError(
                 f"{self.path} was made with other settings: {differences(load(self.path / 'config.yaml'), config)}. "
@@ -56,13 +61,21 @@ class RunFolder:
             )
         return round, [*lines, f"resuming from {checkpoint.path_of(self.path, round)}"]
 
+    def finished(self, config: Config, round: int | None) -> bool:
+        """Whether the last round's checkpoint and the results are there: nothing is left to do."""
+        try:
+            summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return round == config.rounds == summary["rounds"]
+
     def describe(self, config: Config, partition: Partition) -> None:
         """What will run, written before it does."""
         self.path.mkdir(parents=True, exist_ok=True)
         versions = ", ".join([f"mpipfl {__version__}", f"python {platform.python_version()}"]
                              + [f"{name} {version(name)}" for name in PACKAGES])  # fmt: skip
         head = f"# {shlex.join(sys.argv)}\n# {datetime.now():%Y-%m-%d %H:%M:%S}; {versions}\n"
-        with checkpoint.whole(self.path / "config.yaml") as temporary:
+        with whole(self.path / "config.yaml") as temporary:
             temporary.write_text(head + dump(config), encoding="utf-8")
         partition.write(self.path / "partition.h5", config.data.source.model_dump_json())
 
@@ -84,7 +97,7 @@ class RunFolder:
             "seconds_per_round": seconds / max(1, rounds),
             "ranks": ranks,
         }
-        with checkpoint.whole(self.path / "summary.json") as temporary:
+        with whole(self.path / "summary.json") as temporary:
             temporary.write_text(json.dumps(plain(summary | telemetry), indent=2) + "\n", encoding="utf-8")
 
 

@@ -45,7 +45,7 @@ class States:
     def blocks(self, comm: Comm, field: int) -> Iterator[tuple[int, np.ndarray]]:
         """A field's rows in client order as (first client, rows), on rank 0; every rank must iterate to the end."""
         value = self.fields[field]
-        step = max(1, BLOCK // max(1, value[:1].numel() * value.element_size() or value.element_size()))
+        step = max(1, BLOCK // max(1, value.shape[1:].numel() * value.element_size()))  # alike where none is hosted
         for first in range(0, self.clients, step):
             mine = np.flatnonzero((self.hosted >= first) & (self.hosted < first + step))
             ids = comm.gather(self.hosted[mine])

@@ -73,13 +73,18 @@ def run(tmp_path: Path) -> Run:
     """`run(*arguments, np=None)`: the program in a process of its own, in a temporary folder, with a time limit."""
 
     def start(*arguments: object, np: int | None = None, timeout: float = 120, **environ: str):
-        launcher = [] if np is None else [mpirun(), "-np", str(np)]
         return subprocess.run(
-            [*launcher, sys.executable, "-m", "mpipfl.run", *map(str, arguments)],
+            command(*arguments, np=np),
             cwd=tmp_path, env=clean_environment() | environ, timeout=timeout, capture_output=True, text=True,
         )  # fmt: skip
 
     return start
+
+
+def command(*arguments: object, np: int | None = None) -> list[str]:
+    """The program's command line, under mpirun where a number of ranks is given."""
+    launcher = [] if np is None else [mpirun(), "-np", str(np)]
+    return [*launcher, sys.executable, "-m", "mpipfl.run", *map(str, arguments)]
 
 
 def clean_environment() -> dict[str, str]:

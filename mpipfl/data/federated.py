@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -22,7 +22,7 @@ from mpipfl.data.samples import Samples
 from mpipfl.data.shifts import AnyShift, NoShift, check_square, turned
 from mpipfl.data.sources import Source
 from mpipfl.errors import DataError
-from mpipfl.section import Count, Section
+from mpipfl.section import Count, Number, Section
 
 # kind -> the section class of each source
 SOURCES: dict[str, type[Section]] = {
@@ -30,13 +30,14 @@ SOURCES: dict[str, type[Section]] = {
 }
 
 
+Share = Annotated[float, Number, Field(ge=0, lt=1)]
+
+
 class Split(Section):
     """Each client's own division into training, validation and test data."""
 
-    validation: float = Field(
-        default=0.1, ge=0, lt=1, description="Share of validation samples; at least one if not 0."
-    )
-    test: float = Field(default=0.2, ge=0, lt=1, description="Share of test samples; at least one if not 0.")
+    validation: Share = Field(default=0.1, description="Share of validation samples; at least one if not 0.")
+    test: Share = Field(default=0.2, description="Share of test samples; at least one if not 0.")
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> Split:

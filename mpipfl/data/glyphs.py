@@ -8,7 +8,7 @@ is read.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -16,7 +16,7 @@ from pydantic import Field
 from mpipfl.data.fonts import CONTOUR, SCALE, SIDE, fonts, stencils
 from mpipfl.data.keyed import generator
 from mpipfl.data.samples import Samples
-from mpipfl.section import NonNegative, Section
+from mpipfl.section import NonNegative, Number, Section
 
 CHUNK = 256  # images drawn at a time: the intermediate arrays stay in cache
 PER_CLIENT = 500
@@ -29,7 +29,7 @@ class Glyphs(Section):
     """62 characters drawn from fonts that ship with a dependency; needs no download."""
 
     kind: Literal["glyphs"] = "glyphs"
-    classes: int = Field(default=62, ge=1, le=62, description="The first so many of 0-9, A-Z, a-z.")
+    classes: Annotated[int, Number] = Field(default=62, ge=1, le=62, description="The first so many of 0-9, A-Z, a-z.")
     noise: NonNegative = Field(default=1.0, le=4, description="Dirt on the images; 0 is none.")
     distortion: NonNegative = Field(
         default=1.0, le=4, description="How much samples of one writer differ; 0 is not at all."

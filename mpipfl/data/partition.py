@@ -6,7 +6,6 @@ It is the `partition.h5` of a run's folder: written once, whole or not at all, a
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +14,7 @@ import h5py
 import numpy as np
 
 from mpipfl.errors import DataError
+from mpipfl.files import hdf5, whole
 
 PARTS = ("train", "validation", "test")
 
@@ -60,20 +60,13 @@ class Partition:
 
     def write(self, path: Path, source: str = "") -> None:
         """Write atomically; `source` describes the source (JSON) for the reader."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with h5py.File(temporary, "w") as file:
+            with whole(path) as temporary, hdf5(temporary) as file:
                 file.attrs.update(source=source, clients=self.clients, digest=self.digest)
                 for client in range(self.clients):
                     self._write_client(file.create_group(f"clients/{client}"), client)
-                file.flush()
-            _sync(temporary)
-            os.replace(temporary, path)
-            _sync(path.parent)
         except OSError as error:
             raise DataError(f"{path} cannot be written ({error}).") from error
-        finally:
-            temporary.unlink(missing_ok=True)
 
     def _write_client(self, group: h5py.Group, client: int) -> None:
         for number, part in enumerate(PARTS):
@@ -110,12 +103,3 @@ class Partition:
                 f"{path} does not match its digest: it was damaged or altered. Delete it to have it made anew."
             )
         return partition
-
-
-def _sync(path: Path) -> None:
-    """Have the system write a file, or a folder's entries, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from mpipfl.data.keyed import generator
 from mpipfl.errors import DataError
-from mpipfl.section import Count, Section
+from mpipfl.section import Count, Number, Section
 
 
 class Shift(Section):
@@ -51,7 +51,7 @@ class Rotate(Shift):
     """Group g sees its images turned by g quarter turns."""
 
     kind: Literal["rotate"] = "rotate"
-    groups: int = Field(default=4, ge=1, le=4, description="Groups of clients: 1 to 4.")
+    groups: Annotated[int, Number] = Field(default=4, ge=1, le=4, description="Groups of clients: 1 to 4.")
 
     def group(self, clients: int) -> np.ndarray:
         return blocks(clients, self.groups)

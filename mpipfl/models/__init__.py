@@ -12,8 +12,9 @@ NETWORKS = (Logistic, MLP, LeNet5, CNN)
 
 
 def _tag(value: Any) -> str:
-    kind = value if isinstance(value, str) else value.get("kind") if isinstance(value, dict) else value.kind
-    return "imported" if isinstance(kind, str) and ":" in kind else str(kind)
+    if not isinstance(value, str):
+        value = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "imported" if isinstance(value, str) and ":" in value else str(value)
 
 
 Model = Annotated[

@@ -8,7 +8,7 @@ K * C channels in channels_last order), any other module runs through torch.func
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -42,7 +42,7 @@ class Batched:
         self.dimension = self.layout[-1].stop
         self.head = head_of(network, self.layout)
         self.images = len(shape) == 3
-        steps = translate(network, self.layout)
+        steps = translate(network, shape)
         self.translated = steps is not None
         self.steps = steps or [mapped(network, self.layout, shape)]
 
@@ -100,54 +100,68 @@ def head_of(network: nn.Module, layout: list[Part]) -> range:
     if not linear:
         return range(0)
     mine = [i for i, part in enumerate(layout) if part.name.startswith(linear[-1] + "." if linear[-1] else "")]
-    return range(mine[0], mine[-1] + 1)
+    return range(mine[0], mine[-1] + 1) if mine else range(0)
 
 
 # ---------------------------------------------------------------------- layer by layer
 
 
-def translate(network: nn.Module, layout: list[Part]) -> list[Step] | None:
+def in_order(module: nn.Module) -> Iterator[nn.Module]:
+    """The layers of nested Sequentials as they are applied: one that stands there twice comes twice."""
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        for inner in module:
+            yield from in_order(inner)
+    else:
+        yield module
+
+
+def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
     """The network's layers with a client axis, or None where one of them is not known."""
-    layers = [(name, module) for name, module in network.named_modules() if not isinstance(module, nn.Sequential)]
-    if not isinstance(network, nn.Sequential | nn.Linear):
+    if len(shape) not in (1, 3):
         return None
-    place = {part.name: i for i, part in enumerate(layout)}
+    layers = list(in_order(network))
+    place = {id(parameter): i for i, parameter in enumerate(network.parameters())}
+    images = len(shape) == 3
     steps: list[Step] = []
-    for i, (name, module) in enumerate(layers):
-        after = layers[i + 1][1] if i + 1 < len(layers) else None
-        before = layers[i - 1][1] if i else None
-        weight, bias = (place.get(f"{name}.{kind}".lstrip(".")) for kind in ("weight", "bias"))
+    for i, module in enumerate(layers):
+        after = layers[i + 1] if i + 1 < len(layers) else None
+        before = layers[i - 1] if i else None
+        weight, bias = (place.get(id(getattr(module, kind, None))) for kind in ("weight", "bias"))
         if isinstance(module, nn.ReLU) and isinstance(after, nn.MaxPool2d):
             continue  # max(relu) = relu(max): applied after pooling, to a quarter of the numbers
-        step = layer(module, weight, bias)
+        step = layer(module, weight, bias, images)
         if step is None:
             return None
         steps.append(step)
+        images = images and not isinstance(module, nn.Flatten)
         if isinstance(module, nn.MaxPool2d) and isinstance(before, nn.ReLU):
             steps.append(lambda parts, x: F.relu(x))
     return steps
 
 
-def layer(module: nn.Module, weight: int | None, bias: int | None) -> Step | None:
+def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool) -> Step | None:
     """One layer with a client axis. Images are (B, K * C, H, W), everything else (K, B, features)."""
-    if isinstance(module, nn.Linear):
-        assert weight is not None
-        return linear(weight, bias)
-    if isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros":
-        assert weight is not None
-        return convolution(module, weight, bias)
-    if isinstance(module, nn.GroupNorm) and weight is not None and bias is not None:
-        return group_norm(module, weight, bias)
+    if not type(module).__module__.startswith("torch.nn.modules."):
+        return None  # a class derived from a known one may compute something else
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
         return flatten
-    if isinstance(module, nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d | ELEMENTWISE):
+    if isinstance(module, ELEMENTWISE) or (images and isinstance(module, POOLING)):
         return lambda parts, x: module(x)
+    if weight is None:
+        return None
+    if not images:
+        return linear(weight, bias) if isinstance(module, nn.Linear) else None
+    if isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros":
+        return convolution(module, weight, bias)
+    if isinstance(module, nn.GroupNorm) and bias is not None:
+        return group_norm(module, weight, bias)
     return None
 
 
 ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
+POOLING = nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d
 
 
 def linear(weight: int, bias: int | None) -> Step:

@@ -103,16 +103,19 @@ class Imported(Section):
         path, name = self.kind.split(":")
         try:
             make = getattr(importlib.import_module(path), name)
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # whatever a user's module may raise
             raise ConfigError(
-                f"model.kind: cannot import {self.kind!r} ({error}); it must be importable from the folder you start in"
+                f"model.kind: cannot import {self.kind!r} ({type(error).__name__}: {error}); it must be importable "
+                f"from the folder you start in"
             ) from None
         offered = {"shape": shape, "classes": classes, "num_classes": classes}
         takes = inspect.signature(make).parameters
         try:
             network = make(**{k: v for k, v in offered.items() if k in takes}, **self.args)
-        except TypeError as error:
-            raise ConfigError(f"model.args: {self.kind} cannot be made with {self.args}: {error}") from None
+        except Exception as error:  # a user's class again
+            raise ConfigError(
+                f"model.args: {self.kind} cannot be made with {self.args} ({type(error).__name__}: {error})"
+            ) from None
         if not isinstance(network, nn.Module):
             raise ConfigError(f"model.kind: {self.kind} makes a {type(network).__name__}, not a torch.nn.Module")
         return network

@@ -1,0 +1,143 @@
+"""Whole federated rounds, the wire and the start: `mpirun -np 3 python -m benchmarks.round [--quick] [-o FILE]`.
+
+`python -m benchmarks.round -n 3` starts the ranks itself. FedAvg's rounds are timed without evaluation and checkpoints;
+between them, in the same job, rank 0 runs the loop one writes by hand (one process, DataLoader, a round with its
+average) while the other ranks sleep.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mpipfl import launch, process
+from mpipfl.comm import Comm
+from mpipfl.experiment import Experiment
+from mpipfl.progress import Reporter
+from mpipfl.runfolder import RunFolder
+from mpipfl.telemetry import PHASES, Telemetry
+
+from . import common, loop, startup, wire
+from .common import Row, middle
+from .workloads import ROUNDS, Workload
+
+
+def main() -> int:
+    parser = common.options(__doc__)
+    parser.add_argument("-n", "--ranks", type=int, metavar="N", help="start N ranks on this machine with mpirun")
+    options = parser.parse_args()
+    if options.ranks is not None:
+        return launch.ranks(options.ranks, ["-m", "benchmarks.round", *launch.without_ranks(sys.argv[1:])])
+    comm = Comm()
+    process.tune(1)
+    try:
+        measure(comm, options.quick, options.output)
+        return 0
+    except Exception:
+        traceback.print_exc()
+        comm.abort(1)
+
+
+def measure(comm: Comm, quick: bool, output: Path | None) -> None:
+    tables: dict[str, list[Row]] = {
+        f"whole rounds on {comm.size} rank(s), client-steps a second": [
+            rounds(comm, work, 3 if quick else 9) for work in ROUNDS
+        ],
+        "a broadcast and a reduction, GB/s": [wire.row(comm, d, 5 if quick else 20) for d in wire.DIMENSIONS],
+        "start-up on glyphs": [alone(comm, lambda: startup.row(comm.size, 1 if quick else 3))],
+    }
+    if comm.is_server:
+        common.publish("round", tables, output, {"ranks": comm.size, "mpi": comm.library()})
+
+
+def alone(comm: Comm, work: Callable[[], Any]) -> Any:
+    """Rank 0's result of some work during which the other ranks sleep: a waiting rank of MPI would take a core."""
+    result = work() if comm.is_server else {}
+    request = comm.mpi.Ibarrier()
+    while not request.Test():
+        time.sleep(0.01)
+    return result
+
+
+# ---------------------------------------------------------------------- whole rounds
+
+
+def rounds(comm: Comm, work: Workload, repeats: int) -> Row:
+    """One workload's line: mpipfl and the loop in turns."""
+    config, plan = common.experiment(work)
+    experiment = Experiment(config, plan, comm, RunFolder(Path(tempfile.gettempdir())), Reporter(False, 1, work.name))
+    many = 1 if work.model == "lenet5" else 5  # rounds at a time
+
+    def go() -> None:
+        for _ in range(many):
+            experiment.round += 1
+            experiment.train()
+        comm.barrier()
+
+    go()
+    mine, tuned, raw, idle = [], [], [], []
+    by_hand = loop.passes(work, time.perf_counter) if comm.is_server else None
+    with loop.untuned(work, "perf_counter") if comm.is_server else nobody() as untuned:
+        for _ in range(repeats):
+            before = phases(experiment.telemetry)
+            mine.append(many * work.steps / common.seconds(go))
+            idle.append(not_training(comm, phases(experiment.telemetry) - before))
+            tuned.append(alone(comm, lambda: work.steps / by_hand()) if by_hand else alone(comm, dict))
+            raw.append(alone(comm, lambda: work.steps / untuned()) if by_hand else alone(comm, dict))
+    if not comm.is_server:
+        return {}
+    return line(work, experiment.width, mine, tuned, raw, np.array(idle))
+
+
+class nobody:  # noqa: N801 - what a rank without a loop has in its place
+    def __enter__(self) -> Callable[[], float]:
+        return lambda: 0.0
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+
+def line(work: Workload, width: int, mine: list[float], tuned: list[float], raw: list[float], idle: np.ndarray) -> Row:
+    """The figures beside those of the frameworks, as shares of the same loop."""
+    ratios = [m / r for m, r in zip(mine, raw, strict=True)]
+    goal = common.verdict(middle(ratios) >= work.goal)
+    calm = "" if work.name != "lenet" else common.verdict(middle(list(idle.max(1))) < 0.10)
+    return {
+        "workload": work.name,
+        "mpipfl": middle(mine),
+        "loop": middle(raw),
+        "loop, tuned": middle(tuned),
+        "times the loop": middle(ratios),
+        "spread": common.spread(ratios),
+        "times the tuned loop": middle(mine) / middle(tuned),
+        "needed": f"{work.needed:.2f} ({work.framework})",
+        "goal": work.goal,
+        "verdict": goal,
+        "not training: mean": f"{100 * middle(list(idle.mean(1))):.1f} %",
+        "max": f"{100 * middle(list(idle.max(1))):.1f} %",
+        "< 10 %": calm,
+        "samples": {"mpipfl": mine, "loop": raw, "loop, tuned": tuned, "not training": idle.tolist()},
+    }
+
+
+def phases(telemetry: Telemetry) -> np.ndarray:
+    """Seconds of each phase until now."""
+    with telemetry.phase("other"):
+        return np.array(list(telemetry.seconds.values()))
+
+
+def not_training(comm: Comm, spent: np.ndarray) -> np.ndarray:
+    """The share of its time that each worker did not train, on rank 0."""
+    rows = comm.gather((1 - spent[[PHASES.index("train")]] / spent.sum())[None])
+    return np.concatenate(rows)[comm.workers, 0] if rows else np.zeros(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

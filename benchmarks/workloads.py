@@ -1,0 +1,83 @@
+"""What the benchmarks train: networks and random tensors of MNIST's shape, and the figures they are held against."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mpipfl.models.networks import MLP, LeNet5, Logistic, build
+
+SHAPE, CLASSES = (1, 28, 28), 10
+SECTIONS: dict[str, Any] = {"logistic": Logistic(), "mlp": MLP(), "lenet5": LeNet5()}
+
+
+class Workload(NamedTuple):
+    """Clients with so many samples each, `drawn` of them a round, one epoch of SGD."""
+
+    name: str
+    model: str
+    clients: int
+    drawn: int
+    samples: int
+    batch: int
+    lr: float
+    momentum: float
+    goal: float  # times the hand-written loop
+    needed: float = 0.0  # times the loop, that the fastest other framework reaches
+    framework: str = ""
+
+    @property
+    def steps(self) -> int:
+        """Client-steps of a round."""
+        return self.drawn * -(-self.samples // self.batch)
+
+    def network(self) -> nn.Module:
+        return build(SECTIONS[self.model], SHAPE, CLASSES, 0)
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """All clients' samples, client after client."""
+        draw = np.random.default_rng(0)
+        count = self.clients * self.samples
+        x = draw.standard_normal((count, *SHAPE), dtype=np.float32)
+        return torch.from_numpy(x), torch.from_numpy(draw.integers(0, CLASSES, count))
+
+
+# One core, no communication.
+ENGINE = (
+    Workload("logistic-10", "logistic", 100, 100, 60, 10, 0.03, 0.0, 4.0),
+    Workload("mlp-20", "mlp", 64, 64, 200, 20, 0.01, 0.0, 1.6),
+    Workload("lenet5-10", "lenet5", 32, 32, 100, 10, 0.01, 0.0, 2.0),
+    Workload("lenet5-64", "lenet5", 32, 32, 512, 64, 0.01, 0.9, 1.6),
+)
+
+# Whole rounds. Goals and frameworks' figures are shares of the DataLoader loop measured beside them on the development
+# machine: 6,200, 241 and 3,500 client-steps a second.
+ROUNDS = (
+    Workload("logreg", "logistic", 1000, 100, 60, 10, 0.03, 0.0, 40_000 / 6_200, 13_600 / 6_200, "fedjax"),
+    Workload("lenet", "lenet5", 20, 20, 512, 64, 0.01, 0.9, 780 / 241, 506 / 241, "pfl-research"),
+    Workload("mlp", "mlp", 100, 100, 200, 20, 0.01, 0.0, 12_000 / 3_500, 8_200 / 3_500, "fedjax"),
+)
+
+WORKLOADS = {work.name: work for work in (*ENGINE, *ROUNDS)}
+
+
+def flops(network: nn.Module) -> int:
+    """Operations of one sample's forward and backward pass in convolutions and linear layers, a multiply-add being two:
+    the output, the weights' gradient and, behind the first layer, the input's gradient cost the same each."""
+    costs: list[int] = []
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        weight = module.weight
+        assert isinstance(weight, Tensor)
+        costs.append(2 * output[0].numel() * weight[0].numel())
+
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    with torch.no_grad():
+        network(torch.zeros(1, *SHAPE))
+    for hook in hooks:
+        hook.remove()
+    return 3 * sum(costs) - costs[0]

@@ -1,0 +1,352 @@
+"""K clients as one matrix do what each would do alone: against torch.optim and autograd, one client at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mpipfl import schedule
+from mpipfl.cohort import Cohort, Store
+from mpipfl.config import Train
+from mpipfl.models import Batched
+
+from .test_models import Residual
+
+SIZES = np.array([[13, 3, 5], [4, 0, 2], [30, 7, 150], [1, 1, 0], [8, 2, 9], [17, 4, 1]])  # train, validation, test
+CLASSES, SEED, ROUND = 3, 5, 2
+PARTS = ("train", "validation", "test")
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(16, 6), nn.Tanh(), nn.Linear(6, CLASSES)),
+    )
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "logistic": lambda: nn.Sequential(nn.Flatten(), nn.Linear(72, CLASSES)),
+    "convolutional": convolutional,
+    "residual": Residual,
+}
+
+
+def store() -> Store:
+    random = torch.Generator().manual_seed(0)
+    total, ends = int(SIZES.sum()), np.cumsum(SIZES.sum(1))
+    bounds = np.column_stack([ends - SIZES.sum(1), (ends - SIZES.sum(1))[:, None] + np.cumsum(SIZES, 1)])
+    x = torch.randn(total, 2, 6, 6, generator=random)
+    y = torch.randint(CLASSES, (total,), generator=random)
+    return Store(x, y, bounds, np.arange(len(SIZES)) % 2)
+
+
+class Bench:
+    """A network, the clients' data, and a matrix to start from."""
+
+    def __init__(self, network: str = "logistic", **train: Any) -> None:
+        torch.manual_seed(0)
+        self.network = NETWORKS[network]()
+        self.model = Batched(self.network, (2, 6, 6))
+        self.store = store()
+        self.train = Train(**{"batch": 6, "lr": 0.05} | train)
+        random = torch.Generator().manual_seed(1)
+        self.theta = self.model.initial() + 0.1 * torch.randn(len(SIZES), self.model.dimension, generator=random)
+        self.anchor, self.drift = (torch.randn(len(SIZES), self.model.dimension, generator=random) for _ in range(2))
+
+    def cohort(self, clients: list[int] | None = None, width: int = 3) -> Cohort:
+        who = np.arange(len(SIZES)) if clients is None else np.array(clients, dtype=np.int64)
+        return Cohort(who, self.store, self.model, self.train, SEED, ROUND, width)
+
+    def data(self, client: int, part: str) -> tuple[Tensor, Tensor]:
+        start, end = self.store.bounds[client, [PARTS.index(part), PARTS.index(part) + 1]]
+        return self.store.x[start:end], self.store.y[start:end]
+
+    def set(self, theta: Tensor) -> None:
+        nn.utils.vector_to_parameters(theta.clone(), self.network.parameters())
+
+    def descend(
+        self,
+        client: int,
+        theta: Tensor,
+        steps: int,
+        stream: str = "batches",
+        lr: float | None = None,
+        mu: float = 0.0,
+        anchor: Tensor | None = None,
+        drift: Tensor | None = None,
+        only: str = "all",
+        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    ) -> Tensor:
+        """One client's SGD by torch.optim on the plain network; pull and drift enter as terms of the loss."""
+        self.set(theta)
+        parameters = list(self.network.parameters())
+        head = {id(parameters[i]) for i in self.model.head}
+        moving = [p for p in parameters if only == "all" or (id(p) in head) == (only == "head")]
+        if not moving:
+            return theta
+        optimizer = torch.optim.SGD(
+            moving, lr=lr or self.train.lr, momentum=self.train.momentum, weight_decay=self.train.weight_decay
+        )
+        x, y = self.data(client, "train")
+        index, count = schedule.batches(
+            SEED, stream, ROUND, np.array([client]), np.array([len(x)]), np.array([steps]), self.train.batch
+        )
+        for s in range(steps):
+            batch = index[0, s, : count[0, s]]
+            vector = torch.cat([p.reshape(-1) for p in parameters])
+            total = loss(self.network(x[batch]), y[batch])
+            if anchor is not None:
+                total = total + mu / 2 * (vector - anchor).square().sum()
+            if drift is not None:
+                total = total + (drift * vector).sum()
+            self.network.zero_grad()
+            total.backward()
+            optimizer.step()
+        return torch.cat([p.detach().reshape(-1) for p in parameters])
+
+
+@pytest.fixture(params=NETWORKS)
+def network(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def near(got: Tensor, expected: Tensor) -> bool:
+    return got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def epochs(batch: int, passes: int = 1) -> list[int]:
+    return [passes * -(-int(n) // batch) for n in SIZES[:, 0]]
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "momentum": {"momentum": 0.9},
+    "weight decay": {"weight_decay": 0.1},
+    "both, three epochs": {"momentum": 0.5, "weight_decay": 0.01, "epochs": 3},
+    "seven steps": {"steps": 7, "momentum": 0.5},
+    "one sample a step": {"batch": 1},
+    "all samples in a step": {"batch": 30, "epochs": 2},
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_descend_is_torchs_sgd(rule: str, network: str) -> None:
+    """Ragged clients, short last batches, over more clients than a cohort takes."""
+    bench = Bench(network, **RULES[rule])
+    got = bench.cohort().descend(bench.theta)
+    steps = [bench.train.steps] * len(SIZES) if bench.train.steps else epochs(bench.train.batch, bench.train.epochs)
+    for k in range(len(SIZES)):
+        assert near(got[k], bench.descend(k, bench.theta[k], steps[k])), k
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("only", ["all", "head", "base"])
+def test_pull_and_drift(only: str, momentum: float, network: str) -> None:
+    """The proximal term's gradient and a constant one, together, also where only a part moves."""
+    bench = Bench(network, momentum=momentum, weight_decay=0.01)
+    got = bench.cohort().descend(bench.theta, pull=(0.7, bench.anchor), drift=bench.drift, only=only, steps=5)
+    for k in range(len(SIZES)):
+        expected = bench.descend(k, bench.theta[k], 5, mu=0.7, anchor=bench.anchor[k], drift=bench.drift[k], only=only)
+        assert near(got[k], expected), k
+
+
+def test_only_a_part_moves() -> None:
+    bench = Bench("convolutional")
+    head = torch.zeros(bench.model.dimension, dtype=torch.bool)
+    for i in bench.model.head:
+        head[bench.model.layout[i].start : bench.model.layout[i].stop] = True
+    for only, moves in (("head", head), ("base", ~head)):
+        moved = (bench.cohort().descend(bench.theta, only=only) != bench.theta).any(0)
+        assert torch.equal(moved, moves)
+
+
+def test_a_part_that_is_not_there() -> None:
+    """Logistic regression is all head: its base stays, whatever pulls at it."""
+    bench = Bench("logistic", weight_decay=0.1)
+    assert torch.equal(bench.cohort().descend(bench.theta, only="base", drift=bench.drift), bench.theta)
+    assert torch.equal(bench.cohort().descend(bench.theta, only="head"), bench.cohort().descend(bench.theta))
+
+
+def test_the_same_anchor_for_all() -> None:
+    """A vector stands for a matrix of equal rows: as start, anchor and drift."""
+    bench = Bench()
+    rows = {name: getattr(bench, name)[0].expand(len(SIZES), -1) for name in ("theta", "anchor", "drift")}
+    one = bench.cohort().descend(bench.theta[0], pull=(0.3, bench.anchor[0]), drift=bench.drift[0])
+    all_ = bench.cohort().descend(rows["theta"], pull=(0.3, rows["anchor"]), drift=rows["drift"])
+    assert torch.equal(one, all_)
+
+
+@pytest.mark.parametrize("steps", [[3, 0, 9, 1, 0, 5], [0] * 6, [0, 0, 0, 0, 0, 1], [2] * 6])
+def test_steps_per_client(steps: list[int], network: str) -> None:
+    bench = Bench(network, momentum=0.5)
+    cohort = bench.cohort()
+    got = cohort.descend(bench.theta, steps=np.array(steps))
+    for k, s in enumerate(steps):
+        expected = bench.descend(k, bench.theta[k], s) if s else bench.theta[k]
+        assert near(got[k], expected) if s else torch.equal(got[k], expected), k
+    assert cohort.steps == sum(steps)
+
+
+def test_lr_zero_is_no_step() -> None:
+    bench = Bench()
+    assert torch.equal(bench.cohort().descend(bench.theta, lr=0.0), bench.theta)
+    assert torch.equal(bench.cohort().descend(bench.theta, epochs=0), bench.theta)
+    assert torch.equal(bench.cohort().descend(bench.theta, steps=0), bench.theta)
+
+
+def test_the_callers_lr_epochs_and_stream() -> None:
+    bench = Bench()
+    got = bench.cohort().descend(bench.theta, lr=0.01, epochs=2, stream="other")
+    for k, s in enumerate(epochs(6, 2)):
+        assert near(got[k], bench.descend(k, bench.theta[k], s, lr=0.01, stream="other")), k
+    assert not torch.equal(got, bench.cohort().descend(bench.theta, lr=0.01, epochs=2))
+
+
+def test_the_start_stays_as_it_is() -> None:
+    bench = Bench(momentum=0.5)
+    before = bench.theta.clone()
+    cohort = bench.cohort()
+    cohort.descend(bench.theta, pull=(1.0, bench.theta), drift=bench.theta)
+    cohort.grad(bench.theta)
+    cohort.evaluate(bench.theta)
+    assert torch.equal(bench.theta, before)
+
+
+def squared(logits: Tensor, labels: Tensor) -> Tensor:
+    """A loss of the caller's: each sample's squared distance from its one-hot label."""
+    return (logits - F.one_hot(labels, CLASSES)).square().sum(1)
+
+
+def test_the_callers_loss(network: str) -> None:
+    bench = Bench(network, lr=0.01)
+    got, gradient = bench.cohort().descend(bench.theta, loss=squared), bench.cohort().grad(bench.theta, squared)
+    for k, s in enumerate(epochs(6)):
+        assert near(got[k], bench.descend(k, bench.theta[k], s, loss=lambda x, y: squared(x, y).mean())), k
+        bench.set(bench.theta[k])
+        x, y = bench.data(k, "train")
+        expected = torch.autograd.grad(squared(bench.network(x), y).mean(), list(bench.network.parameters()))
+        assert near(gradient[k], torch.cat([g.reshape(-1) for g in expected])), k
+
+
+def test_grad_is_autograds(network: str) -> None:
+    """Of the mean over all training samples, as one batch."""
+    bench = Bench(network)
+    got = bench.cohort().grad(bench.theta)
+    for k in range(len(SIZES)):
+        bench.set(bench.theta[k])
+        x, y = bench.data(k, "train")
+        expected = torch.autograd.grad(F.cross_entropy(bench.network(x), y), list(bench.network.parameters()))
+        assert near(got[k], torch.cat([g.reshape(-1) for g in expected])), k
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_evaluate_counts_by_hand(part: str, network: str) -> None:
+    """Each on its own data, in more than one bite; NaN for who has none of that part."""
+    bench = Bench(network)
+    score, loss = bench.cohort().evaluate(bench.theta, part), bench.cohort().loss(bench.theta, part)
+    assert score.accuracy.dtype == score.loss.dtype == torch.float64
+    for k in range(len(SIZES)):
+        x, y = bench.data(k, part)
+        if not len(x):
+            assert torch.isnan(score.accuracy[k])
+            assert torch.isnan(score.loss[k])
+            continue
+        bench.set(bench.theta[k])
+        with torch.no_grad():
+            logits = bench.network(x)
+        assert float(score.accuracy[k]) == pytest.approx(float((logits.argmax(1) == y).double().mean()), abs=1e-12)
+        assert float(score.loss[k]) == pytest.approx(float(F.cross_entropy(logits, y)), rel=1e-5)
+        assert loss[k] == score.loss[k]
+
+
+def test_nobody_has_validation_data() -> None:
+    bench = Bench()
+    bounds = bench.store.bounds.copy()
+    bounds[:, 2] = bounds[:, 1]
+    bench.store = bench.store._replace(bounds=bounds)
+    score = bench.cohort().evaluate(bench.theta, "validation")
+    assert torch.isnan(score.accuracy).all()
+    assert torch.isnan(score.loss).all()
+
+
+def test_what_a_cohort_knows() -> None:
+    cohort = Bench().cohort([4, 1])
+    assert len(cohort) == 2
+    assert cohort.n_train.tolist() == [8, 4]
+    assert cohort.group.tolist() == [0, 1]
+    cohort.descend(torch.zeros(72 * 3 + 3), epochs=2)
+    assert (cohort.steps, cohort.samples) == (2 * (2 + 1), 2 * (8 + 4))
+
+
+# ---------------------------------------------------------------------- the same bits in any company
+
+
+def everything(cohort: Cohort, bench: Bench) -> Tensor:
+    """All a cohort computes, one row per client."""
+    rows = torch.from_numpy(cohort.clients)
+    theta = bench.theta[rows]
+    scores = [s for part in PARTS for s in cohort.evaluate(theta, part)]
+    moved = cohort.descend(theta, pull=(0.1, bench.anchor[rows]), epochs=2)
+    return torch.cat([moved, cohort.grad(theta), torch.stack(scores, 1)], 1)
+
+
+@pytest.fixture
+def company(network: str) -> tuple[Bench, Tensor]:
+    bench = Bench(network, momentum=0.5, weight_decay=0.01)
+    return bench, everything(bench.cohort(width=6), bench)
+
+
+def same(got: Tensor, expected: Tensor) -> bool:
+    return got.numpy().tobytes() == expected.numpy().tobytes()
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 100])
+def test_bits_do_not_depend_on_width(width: int, company: tuple[Bench, Tensor]) -> None:
+    bench, expected = company
+    assert same(everything(bench.cohort(width=width), bench), expected)
+
+
+@pytest.mark.parametrize(
+    "clients", [[5, 4, 3, 2, 1, 0], [2, 0, 4], [1, 3], [3, 1, 5, 0]], ids=lambda clients: "".join(map(str, clients))
+)
+def test_bits_do_not_depend_on_companions_or_order(clients: list[int], company: tuple[Bench, Tensor]) -> None:
+    bench, expected = company
+    assert same(everything(bench.cohort(clients), bench), expected[clients])
+
+
+@pytest.mark.parametrize("client", range(len(SIZES)))
+def test_a_lonely_client(client: int, company: tuple[Bench, Tensor]) -> None:
+    bench, expected = company
+    assert same(everything(bench.cohort([client]), bench), expected[[client]])
+
+
+def test_no_clients_at_all() -> None:
+    bench = Bench()
+    cohort = bench.cohort([])
+    assert cohort.descend(bench.theta[:0]).shape == (0, bench.model.dimension)
+    assert cohort.grad(bench.theta[0]).shape == (0, bench.model.dimension)
+    assert cohort.evaluate(bench.theta[0]).accuracy.shape == (0,)
+
+
+@pytest.mark.parametrize("ahead", [1, 500, 3000])
+def test_bits_do_not_depend_on_how_far_batches_are_laid_out(
+    ahead: int, company: tuple[Bench, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpipfl.cohort.AHEAD", ahead)
+    bench, expected = company
+    assert same(everything(bench.cohort(width=4), bench), expected)
+
+
+def test_an_error_names_the_clients() -> None:
+    def fails(logits: Tensor, labels: Tensor) -> Tensor:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        Bench().cohort([4, 2], width=2).descend(torch.zeros(72 * 3 + 3), loss=fails)
+    assert sorted(raised.value.clients) == [2, 4]  # type: ignore[attr-defined]

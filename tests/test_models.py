@@ -1,0 +1,290 @@
+"""Networks with a client axis say and learn what the plain ones do, one client at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from mpipfl.errors import ConfigError
+from mpipfl.models import Batched, Model, build
+
+IMAGE, ROW = (1, 28, 28), (6,)
+
+
+class Residual(nn.Module):
+    """Not a Sequential: goes through torch.func."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.norm = nn.GroupNorm(2, 4)
+        self.out = nn.Linear(4 * 36, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        return self.out((x + torch.tanh(self.norm(self.second(x)))).flatten(1))
+
+
+class Skip(nn.Sequential):
+    """A Sequential with a forward of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[2](x + self[1](self[0](x)))
+
+
+class Rectified(nn.Linear):
+    """A layer that computes something else than the one it is derived from."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).relu()
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False), nn.GroupNorm(2, 4), nn.SiLU()),
+        *(nn.Conv2d(4, 6, (3, 1), dilation=(1, 2), padding="same"), nn.LeakyReLU(0.1), nn.AdaptiveAvgPool2d(2)),
+        *(nn.Flatten(), nn.Linear(24, 8, bias=False), nn.GELU(), nn.Linear(8, 3)),
+    )
+
+
+def activation_twice() -> nn.Module:
+    act = nn.ReLU()
+    return nn.Sequential(nn.Linear(6, 5), act, nn.Linear(5, 5), act, nn.Linear(5, 3))
+
+
+def block_twice() -> nn.Module:
+    block = nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    return nn.Sequential(block, block, nn.Linear(6, 3))
+
+
+def tied() -> nn.Module:
+    network = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3))
+    network[2].weight = network[0].weight
+    return network
+
+
+def papers(kind: str, **parameters: Any) -> nn.Module:
+    return build(TypeAdapter(Model).validate_python({"kind": kind, **parameters}), IMAGE, 10, 0)
+
+
+# network, one sample's shape, whether it is translated layer by layer (else torch.func)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
+    "logistic": (lambda: papers("logistic"), IMAGE, True),
+    "mlp": (lambda: papers("mlp", hidden=[20, 15]), IMAGE, True),
+    "lenet5": (lambda: papers("lenet5"), IMAGE, True),
+    "lenet5 original": (lambda: papers("lenet5", activation="tanh", pooling="average"), IMAGE, True),
+    "cnn": (lambda: papers("cnn", channels=[3, 5]), IMAGE, True),
+    "group norm, strides, no bias": (normed, (2, 9, 9), True),
+    "one layer": (lambda: nn.Linear(6, 3), ROW, True),
+    "activation used twice": (activation_twice, ROW, True),
+    "block used twice": (block_twice, ROW, True),
+    "tied weights": (tied, ROW, True),
+    "residual": (Residual, (2, 6, 6), False),
+    "own forward": (lambda: Skip(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), ROW, False),
+    "own layer": (lambda: nn.Sequential(Rectified(6, 5), nn.Linear(5, 3)), ROW, False),
+    "layer norm": (lambda: nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 3)), ROW, False),
+    "group norm of rows": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GroupNorm(2, 8), nn.Linear(8, 3)), ROW, False),
+    "linear on images": (lambda: nn.Sequential(nn.Linear(6, 2), nn.Flatten(), nn.Linear(24, 3)), (2, 6, 6), False),
+    "grouped convolution": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Flatten(), nn.Linear(64, 3)), (2, 6, 6), False
+    ),
+    "two axes": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), (3, 4), False),
+}  # fmt: skip
+CLIENTS, BATCH = 4, 4
+
+
+class Case:
+    """A network, K weights of it, and a batch for each."""
+
+    def __init__(self, name: str) -> None:
+        torch.manual_seed(1)
+        make, self.shape, self.translated = NETWORKS[name]
+        self.network = make()
+        self.batched = Batched(self.network, self.shape)
+        spread = 0.3 * torch.randn(CLIENTS, self.batched.dimension) * self.batched.initial().abs().mean()
+        self.theta = self.batched.initial() + spread
+        self.x = torch.randn(CLIENTS, BATCH, *self.shape)
+        self.direction = torch.randn(BATCH, self.plain(0).shape[1])
+
+    def plain(self, k: int) -> Tensor:
+        """Client k's outputs by the network itself."""
+        nn.utils.vector_to_parameters(self.theta[k].clone(), self.network.parameters())
+        return self.network(self.x[k])
+
+    def gradient(self, k: int) -> Tensor:
+        loss = (self.plain(k) * self.direction).sum()
+        gradient = torch.autograd.grad(loss, list(self.network.parameters()))
+        return torch.cat([g.reshape(-1) for g in gradient])
+
+
+@pytest.fixture(params=NETWORKS)
+def case(request: pytest.FixtureRequest) -> Case:
+    return Case(request.param)
+
+
+def near(got: Tensor, expected: Tensor) -> bool:
+    got, expected = got.detach(), expected.detach()
+    return got.shape == expected.shape and float((got - expected).abs().max()) <= 1e-5 * (
+        1 + float(expected.abs().max())
+    )
+
+
+def test_outputs_and_gradients_are_the_plain_networks(case: Case) -> None:
+    batched = case.batched
+    assert batched.translated == case.translated
+    parts = [p.requires_grad_() for p in batched.split(case.theta)]
+    out = batched.outputs(parts, batched.arrange(case.x[None])[0])
+    gradient = batched.join(list(torch.autograd.grad((out * case.direction).sum(), parts)))
+    for k in range(CLIENTS):
+        assert near(out[k], case.plain(k)), k
+        assert near(gradient[k], case.gradient(k)), k
+
+
+def test_arrange_keeps_steps_apart(case: Case) -> None:
+    x = torch.stack([case.x, case.x.flip(1), 2 * case.x])
+    arranged, parts = case.batched.arrange(x), case.batched.split(case.theta)
+    for s in range(3):
+        alone = case.batched.outputs(parts, case.batched.arrange(x[s : s + 1])[0])
+        assert near(case.batched.outputs(parts, arranged[s]), alone)
+
+
+def test_split_and_join_are_inverse(case: Case) -> None:
+    parts = case.batched.split(case.theta)
+    assert [tuple(p.shape[1:]) for p in parts] == [tuple(p.shape) for p in case.network.parameters()]
+    assert all(p.is_contiguous() for p in parts)
+    assert torch.equal(case.batched.join(parts), case.theta)
+    parts[0].zero_()
+    assert case.theta.count_nonzero() == case.theta.numel()  # copies
+
+
+def test_initial_is_the_networks_own_weights() -> None:
+    network = normed()
+    expected = nn.utils.parameters_to_vector(network.parameters())
+    batched = Batched(network, (2, 9, 9))
+    assert torch.equal(batched.initial(), expected)
+    assert batched.dimension == expected.numel()
+    assert not batched.initial().requires_grad
+
+
+def test_images_are_interleaved_by_client() -> None:
+    """(S, K, B, C, H, W) becomes (S, B, K * C, H, W): client k's channels are k * C to (k + 1) * C."""
+    x = torch.randn(2, 3, 5, 2, 6, 6)
+    arranged = Batched(normed(), (2, 6, 6)).arrange(x)
+    assert arranged.shape == (2, 5, 6, 6, 6)
+    for k in range(3):
+        assert torch.equal(arranged[:, :, 2 * k : 2 * k + 2], x[:, k])
+    assert arranged[0].is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("logistic", (0, 2)), ("mlp", (4, 6)), ("lenet5", (8, 10)), ("residual", (5, 7)), ("one layer", (0, 2))],
+)
+def test_the_head_is_the_last_linear_layer(name: str, head: tuple[int, int]) -> None:
+    assert Case(name).batched.head == range(*head)
+
+
+def test_no_linear_layer_no_head() -> None:
+    network = nn.Sequential(nn.Conv2d(2, 3, 6), nn.Flatten())
+    assert Batched(network, (2, 6, 6)).head == range(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("logistic", 784 * 10 + 10),
+        ("lenet5", 156 + 2416 + 48120 + 10164 + 850),  # the paper's 61,706
+        ("mlp", 785 * 20 + 21 * 15 + 16 * 10),
+    ],
+)
+def test_dimensions(name: str, numbers: int) -> None:
+    assert Case(name).batched.dimension == numbers
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "BatchNorm2d at '1'.*GroupNorm"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5)), "Dropout at '1'.*p to 0"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), r"buffers \(running_mean"),
+        (nn.Sequential(nn.Flatten(), nn.ReLU()), "no parameters"),
+    ],
+    ids=["batch norm", "dropout", "buffers", "nothing to train"],
+)
+def test_refusals(network: nn.Module, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Batched(network, (2,))
+
+
+def test_dropout_without_chance_is_taken() -> None:
+    Batched(nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.0)), ROW)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn"])
+def test_initial_weights_follow_from_the_seed(kind: str) -> None:
+    section = TypeAdapter(Model).validate_python(kind)
+    weights = []
+    for seed in (0, 0, 1):
+        torch.rand(3)
+        weights.append(Batched(build(section, IMAGE, 10, seed), IMAGE).initial())
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_building_leaves_the_random_state() -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    papers("mlp")
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.parametrize("kind", ["lenet5", "cnn"])
+@pytest.mark.parametrize("shape", [(784,), (28, 28), (1, 8, 28), (3, 15, 15)])
+def test_convolutions_need_images(kind: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=rf"model.kind={kind} needs images of 16 x 16 or more.*logistic or mlp"):
+        build(TypeAdapter(Model).validate_python(kind), shape, 10, 0)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn"])
+@pytest.mark.parametrize("shape", [(1, 16, 16), (3, 32, 32), (1, 28, 28), (2, 20, 31)])
+def test_any_image_size(kind: str, shape: tuple[int, ...]) -> None:
+    batched = Batched(build(TypeAdapter(Model).validate_python(kind), shape, 7, 0), shape)
+    x = torch.zeros(1, 2, 3, *shape)
+    out = batched.outputs(batched.split(batched.initial().expand(2, -1)), batched.arrange(x)[0])
+    assert out.shape == (2, 3, 7)
+
+
+class Fixed(nn.Module):
+    """A user's module with sizes of its own."""
+
+    def __init__(self, inputs: int = 6, outputs: int = 3) -> None:
+        super().__init__()
+        self.layer = nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"inputs": 5}, r"does not take the data's samples of shape \(6,\)"),
+        ({"outputs": 4}, r"outputs of shape \(4,\); the data has 3 classes"),
+    ],
+)
+def test_an_imported_networks_shapes_are_checked(args: dict[str, int], says: str) -> None:
+    section = TypeAdapter(Model).validate_python({"kind": f"{__name__}:Fixed", "args": args})
+    with pytest.raises(ConfigError, match=says):
+        build(section, ROW, 3, 0)
+
+
+def test_an_imported_network_is_taken() -> None:
+    network = build(TypeAdapter(Model).validate_python(f"{__name__}:Fixed"), ROW, 3, 0)
+    assert isinstance(network, Fixed)
+    assert not Batched(network, ROW).translated
