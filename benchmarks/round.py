@@ -7,6 +7,7 @@ average) while the other ranks sleep.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
 import time
@@ -58,8 +59,8 @@ def measure(comm: Comm, quick: bool, output: Path | None) -> None:
 
 
 def alone(comm: Comm, work: Callable[[], Any]) -> Any:
-    """Rank 0's result of some work during which the other ranks sleep: a waiting rank of MPI would take a core."""
-    result = work() if comm.is_server else {}
+    """Rank 0's result of some work (None elsewhere) while the other ranks sleep: waiting in MPI would take a core."""
+    result = work() if comm.is_server else None
     request = comm.mpi.Ibarrier()
     while not request.Test():
         time.sleep(0.01)
@@ -75,33 +76,29 @@ def rounds(comm: Comm, work: Workload, repeats: int) -> Row:
     experiment = Experiment(config, plan, comm, RunFolder(Path(tempfile.gettempdir())), Reporter(False, 1, work.name))
     many = 1 if work.model == "lenet5" else 5  # rounds at a time
 
-    def go() -> None:
+    def go() -> float:
+        comm.barrier()
+        start = time.perf_counter()
         for _ in range(many):
             experiment.round += 1
             experiment.train()
         comm.barrier()
+        return time.perf_counter() - start
 
     go()
     mine, tuned, raw, idle = [], [], [], []
-    by_hand = loop.passes(work, time.perf_counter) if comm.is_server else None
-    with loop.untuned(work, "perf_counter") if comm.is_server else nobody() as untuned:
+    by_hand = alone(comm, lambda: loop.passes(work, time.perf_counter))
+    with loop.untuned(work, "perf_counter") if comm.is_server else contextlib.nullcontext(float) as untuned:
         for _ in range(repeats):
+            comm.barrier()
             before = phases(experiment.telemetry)
-            mine.append(many * work.steps / common.seconds(go))
+            mine.append(many * work.steps / go())
             idle.append(not_training(comm, phases(experiment.telemetry) - before))
-            tuned.append(alone(comm, lambda: work.steps / by_hand()) if by_hand else alone(comm, dict))
-            raw.append(alone(comm, lambda: work.steps / untuned()) if by_hand else alone(comm, dict))
+            tuned.append(alone(comm, lambda: work.steps / by_hand()))
+            raw.append(alone(comm, lambda: work.steps / untuned()))
     if not comm.is_server:
         return {}
     return line(work, experiment.width, mine, tuned, raw, np.array(idle))
-
-
-class nobody:  # noqa: N801 - what a rank without a loop has in its place
-    def __enter__(self) -> Callable[[], float]:
-        return lambda: 0.0
-
-    def __exit__(self, *problem: object) -> None:
-        pass
 
 
 def line(work: Workload, width: int, mine: list[float], tuned: list[float], raw: list[float], idle: np.ndarray) -> Row:

@@ -131,8 +131,7 @@ class Cohort:
             for step in feed:
                 size = max(2, step.active)
                 leaves = [p[:size].detach().requires_grad_() for p in parts]
-                gradient = torch.autograd.grad(weighted_loss(self.model, leaves, step, loss), leaves)
-                total[: step.active] += self.model.join(list(gradient))[: step.active]
+                total[: step.active] += self.model.join(gradient(self.model, leaves, leaves, step, loss))[: step.active]
             return (total[: len(rows)] / self.n_train[self._at(rows), None]).float()
 
         return self._sweep("train", run, (self.model.dimension,), torch.float32)
@@ -261,9 +260,9 @@ class SGD:
             self.leaves = [p[: max(2, active)].detach() for p in self.parts]
             self.trained = [self.leaves[i].requires_grad_() for i in self.moving]
             self.theta = [self.parts[i][:active] for i in self.moving]
-        gradients = torch.autograd.grad(weighted_loss(self.model, self.leaves, step, loss), self.trained)
+        gradients = gradient(self.model, self.leaves, self.trained, step, loss)
         with torch.no_grad():
-            self.update([g[:active] for g in gradients])
+            self.update(gradients if active > 1 else [g[:active] for g in gradients])
 
     def update(self, gradient: list[Tensor]) -> None:
         active, theta = self.rows, self.theta
@@ -284,10 +283,15 @@ class SGD:
         torch._foreach_add_(theta, gradient, alpha=-self.lr)
 
 
-def weighted_loss(model: Batched, parts: list[Tensor], step: Step, loss: Loss) -> Tensor:
-    """Σ_k of the clients' mean losses: one backward pass gives each row its own gradient."""
+def gradient(model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss) -> list[Tensor]:
+    """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix."""
     logits = model.outputs(parts, step.x)
-    return (loss(logits.flatten(0, 1), step.y.flatten()) * step.weight.flatten()).sum()
+    if loss is cross_entropy:  # its gradient is softmax(logits) - onehot(label): no need to record the loss
+        error = torch.softmax(logits.detach(), 2).mul_(step.weight.unsqueeze(2))
+        error.scatter_add_(2, step.y.unsqueeze(2), -step.weight.unsqueeze(2))
+        return list(torch.autograd.grad(logits, wanted, error))
+    total = (loss(logits.flatten(0, 1), step.y.flatten()) * step.weight.flatten()).sum()
+    return list(torch.autograd.grad(total, wanted))
 
 
 def steps_of(batch: int, epochs: int, samples: np.ndarray) -> np.ndarray:

@@ -173,8 +173,8 @@ class Comm:
     def shared(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """A zeroed array that all ranks of the node see; every rank of the job must ask for it.
 
-        It is a file in memory that has no name any more once all have opened it, so nothing is left behind however
-        the job ends (MPI's own shared windows would do, but some builds print errors for them).
+        It is a file in memory that has no name any more once all have opened it, so a job that
+        dies leaves nothing behind (MPI's own shared windows would do, but some builds print errors for them).
         """
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if self.local_size == 1 or size == 0:

@@ -74,7 +74,7 @@ class Config(Section):
     """A whole experiment"""
 
     name: str = Field("run", pattern=r"^[A-Za-z0-9][\w.+=,-]*$", description="the run folder is <output>/<name>")
-    seed: Natural = Field(0, description="everything random follows from it")
+    seed: Annotated[Natural, Field(lt=2**63)] = Field(0, description="everything random follows from it")
     rounds: Count = Field(100, description="communication rounds")
     output: Path = Field(Path("runs"), description="where run folders go")
     data: Data = Field(Data(), description="source, partition and shift")

@@ -189,10 +189,6 @@ def test_workers_are_counted_on_the_node(comm: Comm) -> None:
 # ---------------------------------------------------------------------- shared memory
 
 
-def leftovers() -> set[str]:
-    return {str(p) for folder in module.MEMORY for p in Path(folder).glob("mpipfl-*")}
-
-
 @pytest.mark.mpi
 @pytest.mark.parametrize("dtype", ["float32", "int64", "uint8"])
 def test_shared_memory_is_seen_by_all(dtype: str, comm: Comm) -> None:
@@ -212,12 +208,19 @@ def test_shared_memory_is_seen_by_all(dtype: str, comm: Comm) -> None:
 
 
 @pytest.mark.mpi
-def test_shared_memory_leaves_no_file(comm: Comm) -> None:
-    before = leftovers()
-    comm.barrier()
+def test_shared_memory_leaves_no_file(comm: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bytes] = []
+
+    def watched(size: int, make: Any = module.memory_file) -> tuple[int, bytes]:
+        handle, path = make(size)
+        made.append(path)
+        return handle, path
+
+    monkeypatch.setattr(module, "memory_file", watched)
     array = comm.shared((1000,), np.float64)
     comm.barrier()
-    assert leftovers() <= before
+    assert len(made) == (comm.is_server and comm.size > 1)
+    assert not any(os.path.exists(path) for path in made)
     array[:] = 1  # and works without its name
     comm.barrier()
 
@@ -250,11 +253,11 @@ def test_no_place_for_shared_memory(comm: Comm, monkeypatch: pytest.MonkeyPatch)
         comm.shared((4,), np.float32)
 
 
-def test_no_room_for_shared_memory() -> None:
+def test_no_room_for_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than any machine has: refused at once, and the attempt is cleaned up."""
-    before = leftovers()
+    monkeypatch.setattr(module, "MEMORY", (str(tmp_path),))
     assert module.memory_file(1 << 60) == (-1, b"")
-    assert leftovers() <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_next_place_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy import stats
 
 from mpipfl import schedule
 from mpipfl.cohort import steps_of
+from mpipfl.comm import Comm
 
 KEYS = schedule.key(0, "test", np.arange(500))
 
@@ -151,7 +153,7 @@ def test_rounds_and_seeds_differ() -> None:
 
 
 @pytest.mark.mpi
-def test_every_rank_draws_the_same(comm) -> None:  # noqa: ANN001
+def test_every_rank_draws_the_same(comm: Comm) -> None:
     """Whatever a rank has drawn before."""
     np.random.default_rng(comm.rank).random(comm.rank)
     drawn = schedule.participants(5, 3, 100, 0.3).tobytes()
@@ -171,7 +173,7 @@ def epochs_of(index: np.ndarray, count: np.ndarray, samples: int, batch: int) ->
     """What a client takes, epoch by epoch."""
     taken = [index[s, : count[s]].tolist() for s in range(len(count)) if count[s]]
     per_epoch = -(-samples // batch)
-    return [sum(taken[e : e + per_epoch], []) for e in range(0, len(taken), per_epoch)]
+    return [list(itertools.chain(*taken[e : e + per_epoch])) for e in range(0, len(taken), per_epoch)]
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 10, 64])

@@ -261,8 +261,8 @@ def test_fedavg_on_mnist_is_a_plain_fedavg_within_its_noise(alone: Comm, tmp_pat
     """Ours draws other clients, batches and first weights, so it is one more seed among the plain loop's: within their
     range, widened by itself on both sides. A fourth of four normal draws lies there in 87 of 100 cases; with seeds
     fixed the verdict is too. It sees half or double the lr or the batch by the loss (0.95, 0.67 and 0.94 here, where
-    0.675 to 0.900 passes), but not momentum 0.5 or two epochs (0.72 and 0.74): the test above is the sharp one, this one
-    is for the draws."""
+    0.675 to 0.900 passes), but not momentum 0.5 or two epochs (0.72 and 0.74): the test above is the sharp one,
+    this one is for the draws."""
     settings = config(mnist(), tmp_path)
     history = train(settings, alone)
     made, store = data(settings, alone)

@@ -41,9 +41,10 @@ class Batched:
             self.layout.append(Part(name, tuple(parameter.shape), start, start + parameter.numel()))
         self.dimension = self.layout[-1].stop
         self.head = head_of(network, self.layout)
-        self.images = len(shape) == 3
         steps = translate(network, shape)
         self.translated = steps is not None
+        spatial = any(isinstance(module, SPATIAL) for module in network.modules())
+        self.images = self.translated and spatial  # else samples are rows, or come as they are
         self.steps = steps or [mapped(network, self.layout, shape)]
 
     def initial(self) -> Tensor:
@@ -63,7 +64,7 @@ class Batched:
 
     def arrange(self, x: Tensor) -> Tensor:
         """Batches of steps x clients x samples (S, K, B, *shape) in the order `outputs` takes; index it by step."""
-        if self.images and self.translated:
+        if self.images:
             steps, clients, batch, channels, height, width = x.shape
             ordered = x.permute(0, 2, 4, 5, 1, 3).contiguous()  # S B H W K C
             return ordered.view(steps, batch, height, width, clients * channels).permute(0, 1, 4, 2, 3)
@@ -162,13 +163,19 @@ ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
 POOLING = nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d
+SPATIAL = POOLING | nn.Conv2d | nn.GroupNorm
+WIDE = 32  # outputs from which on a turned copy of the input pays
 
 
 def linear(weight: int, bias: int | None) -> Step:
+    """y' = W x' + b with samples as columns: up to twice as fast as y = x W' + b for the few samples of a batch."""
+
     def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        weights = parts[weight]
+        columns = x.transpose(1, 2).contiguous() if weights.shape[1] >= WIDE else x.transpose(1, 2)
         if bias is None:
-            return torch.bmm(x, parts[weight].transpose(1, 2))
-        return torch.baddbmm(parts[bias].unsqueeze(1), x, parts[weight].transpose(1, 2))
+            return torch.bmm(weights, columns).transpose(1, 2)
+        return torch.baddbmm(parts[bias].unsqueeze(2), weights, columns).transpose(1, 2)
 
     return step
 
