@@ -88,16 +88,13 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
 def start(config: Config, made: world.Plan, comm: Comm, width: int, device: torch.device) -> str:
     """A run's first line; every rank must call."""
     gpu = device.index if device.type == "cuda" else -1
-    rows = comm.gather(np.array([[comm.node_ranks[0], gpu, width]], dtype=np.int64))
+    rows = comm.gather(np.array([[comm.node_ranks[0], gpu]], dtype=np.int64))
     if rows is None:
         return ""
-    table = np.concatenate(rows)[comm.workers]
-    where = gpus(table[:, :2]) or f"cpu, {config.threads} thread(s) each"
-    low, high = table[:, 2].min(), table[:, 2].max()
-    widths = f"{low}-{high}" if low < high else str(low)
+    where = gpus(np.concatenate(rows)[comm.workers]) or f"cpu, {config.threads} thread(s) each"
     return (
         f"{config.name}: {config.algorithm.kind}, {config.data.clients} clients, {config.model.kind} "
-        f"({made.model.dimension:,} parameters), {len(comm.workers)} worker(s) on {where}, cohorts of {widths}; "
+        f"({made.model.dimension:,} parameters), {len(comm.workers)} worker(s) on {where}, cohorts of {width}; "
         f"{comm.library()}"
     )
 

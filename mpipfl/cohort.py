@@ -174,9 +174,9 @@ class Cohort:
 
     def _take(self, theta: Tensor, rows: np.ndarray) -> Tensor:
         """The rows of a matrix, or copies of a vector, two at least."""
-        matrix = theta if theta.dim() == 2 else theta.expand(len(self), -1)
-        rows = np.resize(rows, max(2, len(rows)))
-        return matrix[self._at(rows)]
+        if theta.dim() == 1:
+            return theta.expand(max(2, len(rows)), -1)
+        return theta[self._at(np.resize(rows, max(2, len(rows))))]
 
     def _sweep(
         self, part: str, run: Callable[[np.ndarray, Iterator[Step]], Tensor], shape: tuple[int, ...], dtype: torch.dtype

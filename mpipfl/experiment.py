@@ -49,7 +49,9 @@ class Experiment:
         self.states = States(self.method.client(theta, facts), self.hosted, self.clients, self.device)
         self.history = History(plan.partition.n_train, plan.partition.n_test)
         works = comm.rank in comm.workers
-        self.width = world.width(config, self.store, plan.model, theta) if works else 2
+        width = np.array([world.width(config, self.store, plan.model, theta) if works else 0])
+        comm.allreduce(width, "max")  # one disturbed trial must not slow its rank down for the whole run
+        self.width = int(width[0])
 
     # ------------------------------------------------------------------ the loop
 
