@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
@@ -208,6 +209,7 @@ class Comm:
         sys.stdout.flush()
         sys.stderr.flush()
         if self.size > 1:
+            time.sleep(0.5)  # mpirun may drop what it has not passed on when it begins to end the job
             self.mpi.Abort(code)
         os._exit(code)
 

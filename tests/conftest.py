@@ -19,6 +19,7 @@ from mpipfl.comm import MPI, Comm
 from mpipfl.launch import ENVIRONMENT, mpirun
 
 PROJECT = Path(__file__).parent.parent
+os.environ["MPIPFL_PROGRESS"] = "lines"  # what is said must not depend on where the tests are started
 process.tune(1)
 
 

@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash jobs/setup.sh test
 source jobs/env.sh
-export MPIPFL_PROGRESS=quiet
 if [[ -z ${MPIPFL_DATA:-} && -x ../shared/data/unpack ]]; then
   MPIPFL_DATA=$(../shared/data/unpack)
   export MPIPFL_DATA
