@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 16  # elements in work at once: small enough for the cache
+BLOCK = 1 << 17  # elements in work at once: small enough for the cache
 
 
 def exponent(magnitude: float) -> int:

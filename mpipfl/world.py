@@ -17,6 +17,7 @@ from .data.samples import Samples
 from .models import Batched, build
 
 WIDTHS = (2, 4, 8, 16, 32)
+TRIAL = 0.5  # seconds after which no wider cohort is tried
 
 
 class Plan(NamedTuple):
@@ -71,7 +72,7 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
     processor waiting between operations, too many fall out of its cache; the results are the same bits."""
     if config.train.cohort != "auto":
         return int(config.train.cohort)
-    best, least = WIDTHS[0], float("inf")
+    best, least, begin = WIDTHS[0], float("inf"), time.perf_counter()
     for candidate in (w for w in WIDTHS if w <= max(2, len(store.bounds))):
         clients = np.argsort(-store.part("train", np.arange(len(store.bounds)))[1], kind="stable")[:candidate]
         cohort = Cohort(clients, store, model, config.train, config.seed, 0, candidate)
@@ -79,10 +80,10 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
         start = time.perf_counter()
         cohort.descend(theta, steps=2)
         each = (time.perf_counter() - start) / len(clients)
-        if each > 1.1 * least:
-            break
         if each < least:
             best, least = candidate, each
+        if each > 1.1 * least or time.perf_counter() - begin > TRIAL:
+            break
     return best
 
 
