@@ -49,8 +49,9 @@ def summary_of(run: Path) -> dict[str, Any]:
 def table(summaries: list[dict[str, Any]]) -> Table:
     """Test accuracy in the last round, over all clients on their own test data; each kind of model in its own line."""
     result = Table(title="test accuracy in the last round, % (all clients, own test data)")
-    for name in ("run", "model", *COLUMNS.values(), "on validation, round", "seconds"):
-        result.add_column(name, justify="left" if name in ("run", "model") else "right")
+    for name in ("run", "model", *COLUMNS.values(), "best, round", "seconds"):
+        result.add_column(name, justify="left" if name in ("run", "model") else "right", no_wrap=name == "run")
+    result.caption = "best: the round with the best accuracy on validation data"
     for summary in summaries:
         last = summary["last"]
         same = last["personal_accuracy_mean"] == last["global_accuracy_mean"]

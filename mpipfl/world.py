@@ -17,7 +17,7 @@ from .data.samples import Samples
 from .models import Batched, build
 
 WIDTHS = (2, 4, 8, 16, 32)
-TRIAL = 0.5  # seconds after which no wider cohort is tried
+TRIAL = 2.0  # seconds after which no wider cohort is tried
 
 
 class Plan(NamedTuple):
