@@ -33,9 +33,16 @@ def snap_(values: Tensor, spacing: float) -> Tensor:
 
 
 def add_weighted(out: Tensor, weight: Tensor, values: Tensor, spacing: float) -> None:
-    """out (n) += Σ_k weight_k values_k (K, n), each term snapped to the grid."""
-    factor = weight.to(torch.float64)[:, None]
+    """out (n) += Σ_k weight_k values_k (K, n), each term snapped to the grid.
+
+    In units of the grid the terms are integers, and so are all their sums: a product with ones adds them exactly.
+    """
+    units = weight.to(torch.float64)[:, None] / spacing
+    ones = torch.ones(len(values), dtype=torch.float64, device=out.device)
     columns = max(1, BLOCK // max(1, len(values)))
+    work = torch.empty(len(values), min(columns, out.numel()), dtype=torch.float64, device=out.device)
     for start in range(0, out.numel(), columns):
         block = slice(start, start + columns)
-        out[block] += snap_(values[:, block] * factor, spacing).sum(0)
+        terms = work[:, : len(out[block])]
+        terms.copy_(values[:, block]).mul_(units).round_()
+        out[block].add_(ones @ terms, alpha=spacing)
