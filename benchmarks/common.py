@@ -46,9 +46,8 @@ def experiment(work: Workload, **settings: Any) -> tuple[Config, world.Plan]:
     bounds = np.stack([ends - work.samples, ends, ends, ends], 1)
     partition = Partition(np.arange(len(y)), bounds, nothing, nothing)
     samples = from_parts([x.numpy()], [y.numpy()], CLASSES)
-    return config, world.Plan(
-        samples, partition, Batched(work.network(), SHAPE), world.work_of(config, partition.n_train)
-    )
+    model = Batched(work.network(), SHAPE)
+    return config, world.Plan(samples, partition, model, model.initial(), world.work_of(config, partition.n_train))
 
 
 def peak() -> float:

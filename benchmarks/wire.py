@@ -28,8 +28,7 @@ class Server(NamedTuple):
 def row(comm: Comm, d: int, repeats: int) -> Row:
     """A vector's way down and a sum's way up: bare MPI, mpipfl's moving part, and whole aggregates."""
     server, vector, wide = Server(torch.zeros(d)), torch.zeros(d), torch.zeros(d, dtype=torch.float64)
-    workers = comm.rank in comm.workers
-    plain = Federation(comm, Telemetry())
+    plain = Federation(comm, Telemetry(), 1)
 
     def bare(up: Tensor) -> None:
         here = up.numpy()
@@ -44,10 +43,11 @@ def row(comm: Comm, d: int, repeats: int) -> Row:
         return Server(sums.theta / sums.n)
 
     def aggregate(kind: str, clients: int) -> Callable[[], object]:
-        fl, own = Federation(comm, Telemetry(), kind), np.arange(clients if workers else 0)
-        theta = torch.rand(len(own), d)
-        weight = torch.ones(len(own), dtype=torch.float64)
-        fl.begin(1, own, clients * len(comm.workers))
+        hosts = np.repeat(comm.workers, clients)
+        fl = Federation(comm, Telemetry(), len(hosts), kind)
+        fl.begin(1, np.arange(len(hosts)), hosts)
+        theta = torch.rand(len(fl.clients), d)
+        weight = torch.ones(len(fl.clients), dtype=torch.float64)
         return lambda: fl.aggregate(mean, server, theta=(weight, theta), n=weight)
 
     found = race(comm, repeats if d < 5_000_000 else max(3, repeats // 3), {

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import numpy as np
+import psutil
 import torch
 
 from . import world
-from .algorithms import METHODS, Facts
+from .algorithms import METHODS
 from .comm import Comm
 from .config import Config, classes
 from .data.federated import Data
@@ -31,7 +32,7 @@ def listing() -> str:
     for title, sections in groups.items():
         lines += ["", title]
         for section in sections:
-            own = ", ".join(k for k in section.model_fields if k != "kind")
+            own = ", ".join(k for k in section.entries() if k not in ("kind", "warm_start"))
             lines.append(
                 f"  {section.model_fields['kind'].default:<22} {section.line()}" + (f" [{own}]" if own else "")
             )
@@ -41,7 +42,7 @@ def listing() -> str:
 def keys(section: type[Section] = Config, path: str = "") -> str:
     """Every key with its default and its meaning."""
     lines = []
-    for name, field in section.model_fields.items():
+    for name, field in section.entries().items():
         inner = list(classes(section, name))
         here = f"{path}{name}"
         if len(inner) == 1 and not get_args(field.annotation):
@@ -58,8 +59,9 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     n, d = made.partition.n_train, made.model.dimension
     host = place(made.work, comm.workers)
     devices = comm.gather(np.frombuffer(f"{world.device(config, comm)!s:<10}".encode(), dtype=np.uint8)[None])
-    facts = Facts(len(n), int(made.partition.group.max()) + 1)
-    theta = torch.zeros(d)
+    now = comm.gather(np.array([psutil.Process().memory_info().rss / 1e6]))  # libraries, the source's arrays
+    facts = world.facts(config, made)
+    theta = facts.start(0)
     server, client = config.algorithm.server(theta, facts), config.algorithm.client(theta, facts)
     down = sum(t.numel() * t.element_size() for t in server)
     up = sum(t.numel() for t in server) * (8 if config.reduce == "exact" else 4)
@@ -79,7 +81,7 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     for rank in range(comm.size):
         mine = host == rank
         name = bytes(devices[rank][0]).decode().strip() if devices else ""
-        memory = world.memory(config, made, int(np.ceil(vectors)), int(mine.sum()))
+        memory = world.memory(config, made, int(np.ceil(vectors)), int(mine.sum())) + (now[rank][0] if now else 0.0)
         role = f"{mine.sum():>7}  {n[mine].sum():>16,}" if rank in comm.workers else f"{'server':>7}  {'':>16}"
         lines.append(f"{rank:>4}  {name:<10}  {role}  {memory:>21,.0f}")
     return "\n".join(lines)

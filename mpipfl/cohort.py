@@ -12,21 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from . import schedule
 from .config import Train
 from .models import Batched
+from .models.batched import Loss, cross_entropy
 
 SWEEP = 128  # samples at a time where a whole part of the data is gone through
 AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
 
-Loss = Callable[[Tensor, Tensor], Tensor]  # (logits (n, classes), labels (n)) -> loss of each sample (n)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels, reduction="none")
+Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]  # rows -> samples, how many, their weight
+Run = Callable[..., None]  # (rows, one iterator of steps for each plan)
 
 
 class Store(NamedTuple):
@@ -52,7 +49,7 @@ class Step(NamedTuple):
     active: int
     x: Tensor  # arranged for the network
     y: Tensor  # (rows, B)
-    weight: Tensor  # (rows, B): 1 / batch size (or 1 in a sweep), zero where there is no sample
+    weight: Tensor  # (rows, B): 1 / batch size (n / batch size for a sum, 1 in a sweep), zero where is no sample
 
 
 class Score(NamedTuple):
@@ -87,87 +84,151 @@ class Cohort:
         steps: int | np.ndarray | None = None,
         epochs: int | None = None,
         lr: float | None = None,
+        momentum: float | None = None,
         pull: tuple[float, Tensor] | None = None,
         drift: Tensor | None = None,
         only: str = "all",
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         stream: str = "batches",
     ) -> Tensor:
-        """SGD from theta (m, d) or (d) on each client's training data, with the configuration's batch, momentum and
-        weight decay: theta <- theta - lr * (grad + mu * (theta - anchor) + drift), for `pull` = (mu, anchor).
+        """SGD from theta (m, d) or (d) on each client's training data, with the configuration's batch, learning rate,
+        momentum and weight decay where nothing else is given: theta <- theta - lr * (grad + mu * (theta - anchor) +
+        drift), for `pull` = (mu, anchor).
 
         `steps` is a number for all or one per client, else `epochs` passes over the data; `only` the "head" or the
         "base" moves where asked; another `stream` gives other batches in the same round.
         """
-        wanted = self._steps(steps, epochs)
-        start, samples = self.store.part("train", self.clients)
-        size = min(self.train.batch, self.store.longest("train"))
+        wanted = self.steps_for(steps, epochs)
+        rate, inertia = self.train.lr if lr is None else lr, self.train.momentum if momentum is None else momentum
 
-        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            index, count = schedule.batches(
-                self.seed, stream, self.round, self.clients[rows], samples[rows], wanted[rows], size
-            )
-            self.steps, self.samples = self.steps + int(wanted[rows].sum()), self.samples + int(count.sum())
-            return index + start[rows, None, None], count
+        out = self.empty(self.model.dimension)
 
-        def train(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
-            sgd = SGD(self.model, self._take(theta, rows), self.train, self.train.lr if lr is None else lr, only)
+        def train(rows: np.ndarray, feed: Iterator[Step]) -> None:
+            sgd = SGD(self.model, self._take(theta, rows), rate, inertia, self.train.weight_decay, only)
             if pull is not None:
                 sgd.pull = (pull[0], self.model.split(self._take(pull[1], rows)))
             if drift is not None:
                 sgd.drift = self.model.split(self._take(drift, rows))
             for step in feed:
                 sgd.step(step, loss)
-            return self.model.join(sgd.parts)[: len(rows)]
+            out[self._at(rows)] = self.model.join(sgd.parts)[: len(rows)]
 
-        return self._each(wanted, plan, train, (self.model.dimension,), torch.float32)
+        self._each(train, wanted, self._plan(wanted, stream))
+        return out
 
-    def grad(self, theta: Tensor, loss: Loss = cross_entropy) -> Tensor:
-        """The gradient (m, d) of each client's mean loss over all its training data at theta (m, d) or (d)."""
+    def iterate(
+        self,
+        step: Callable[..., tuple[Tensor, ...]],
+        state: tuple[Tensor, ...],
+        *,
+        steps: int | np.ndarray | None = None,
+        epochs: int | None = None,
+        batches: int = 1,
+        stream: str = "batches",
+    ) -> tuple[Tensor, ...]:
+        """A method's own local loop: state <- step(*state, batch, ...) in every local step, on many clients at once.
 
-        def run(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
+        The state's tensors have a row per client (or none yet: (d) is every client's start). `step` gets the rows of
+        some clients and as many independent mini-batches as `batches` says; `batch.grad(theta)` is the gradient of
+        their losses.
+        """
+        wanted = self.steps_for(steps, epochs)
+        out = tuple(self.empty(*field.shape[-1:], dtype=field.dtype) for field in state)
+
+        def run(rows: np.ndarray, *feeds: Iterator[Step]) -> None:
+            fields = [self._take(field, rows).clone() for field in state]
+            for number, data in enumerate(zip(*feeds, strict=True)):
+                active = data[0].active
+                seen = [MiniBatch(self, rows, number, one) for one in data]
+                new = step(*(field[: max(2, active)] for field in fields), *seen)
+                for field, value in zip(fields, new, strict=True):
+                    field[:active] = value[:active]
+            for result, field in zip(out, fields, strict=True):
+                result[self._at(rows)] = field[: len(rows)]
+
+        self._each(run, wanted, *(self._plan(wanted, f"{stream} {b}" if b else stream) for b in range(batches)))
+        return out
+
+    def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
+        """The gradient (m, d) of each client's loss over all its training data (`train.loss`: its mean or its sum) at
+        theta (m, d) or (d), weight decay included."""
+
+        out = self.empty(self.model.dimension)
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
             parts = self.model.split(self._take(theta, rows))
             total = torch.zeros(len(parts[0]), self.model.dimension, dtype=torch.float64, device=self.device)
             for step in feed:
-                size = max(2, step.active)
-                leaves = [p[:size].detach().requires_grad_() for p in parts]
+                leaves = [p[: max(2, step.active)].detach().requires_grad_() for p in parts]
                 total[: step.active] += self.model.join(gradient(self.model, leaves, leaves, step, loss))[: step.active]
-            return (total[: len(rows)] / self.n_train[self._at(rows), None]).float()
+            samples = self.n_train[self._at(rows), None] if self.train.loss == "mean" else 1.0
+            decay = self.train.weight_decay * self._take(theta, rows)[: len(rows)]
+            out[self._at(rows)] = (total[: len(rows)] / samples + decay).float()
 
-        return self._sweep("train", run, (self.model.dimension,), torch.float32)
+        self._sweep(run, "train")
+        return out
 
     def loss(self, theta: Tensor, part: str = "train") -> Tensor:
         """Each client's mean loss (m) at theta (m, d) or (d)."""
         return self.evaluate(theta, part).loss
 
     def evaluate(self, theta: Tensor, part: str = "test") -> Score:
-        """Accuracy and mean cross-entropy of theta (m, d) or (d) on each client's own data."""
+        """Accuracy and mean loss of theta (m, d) or (d) on each client's own data."""
 
-        def run(rows: np.ndarray, feed: Iterator[Step]) -> Tensor:
+        out = self.empty(2, dtype=torch.float64)
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
             parts = self.model.split(self._take(theta, rows))
             total = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.device)
             for step in feed:
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
-                losses = cross_entropy(logits.flatten(0, 1), step.y.flatten()).view_as(step.y)
+                losses = self.model.loss(logits.flatten(0, 1), step.y.flatten()).view_as(step.y)
                 right = (logits.argmax(2) == step.y).to(torch.float64)
                 sums = torch.stack([(right * step.weight).sum(1), (losses.double() * step.weight).sum(1)], 1)
                 total[: step.active] += sums[: step.active]
-            return total
+            out[self._at(rows)] = total
 
-        samples = torch.from_numpy(self.store.part(part, self.clients)[1]).to(self.device)
         with torch.no_grad():
-            right, losses = (self._sweep(part, run, (2,), torch.float64) / samples[:, None]).unbind(1)  # 0 / 0 is NaN
+            self._sweep(run, part)
+        samples = torch.from_numpy(self.store.part(part, self.clients)[1]).to(self.device)
+        right, losses = (out / samples[:, None]).unbind(1)  # 0 / 0 is NaN
+        if self.model.loss is not cross_entropy:
+            right = torch.full_like(right, torch.nan)  # no classes, nothing to hit
         return Score(right, losses)
 
-    # ------------------------------------------------------------------ how rows are worked off
+    # ------------------------------------------------------------------ who and how much
 
-    def _steps(self, steps: int | np.ndarray | None, epochs: int | None) -> np.ndarray:
+    def of(self, rows: Tensor) -> Cohort:
+        """Some of the clients by themselves."""
+        clients = self.clients[rows.cpu().numpy()]
+        return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
+
+    def steps_for(self, steps: int | np.ndarray | None = None, epochs: int | None = None) -> np.ndarray:
+        """How many local steps each client makes (m), by the configuration where nothing else is given."""
         if steps is None and epochs is None:
             steps = self.train.steps
         if steps is not None:
-            return np.broadcast_to(np.asarray(steps, dtype=np.int64), (len(self),))
+            return np.broadcast_to(np.asarray(steps, dtype=np.int64), (len(self),)).copy()
         passes = self.train.epochs if epochs is None else epochs
         return steps_of(self.train.batch, passes, self.store.part("train", self.clients)[1])
+
+    def uniform(self, count: int, stream: str) -> Tensor:
+        """Numbers in [0, 1) for each client (m, count), float64, by (seed, stream, round, client) alone."""
+        keys = schedule.key(self.seed, stream, self.round, self.clients)
+        return torch.from_numpy(schedule.uniform(keys, count)).to(self.device)
+
+    def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Base and head of vectors (..., d)."""
+        return self.model.divide(theta)
+
+    def unite(self, base: Tensor, head: Tensor) -> Tensor:
+        """The inverse of `divide`; a single base or head goes with every row."""
+        return self.model.unite(base, head)
+
+    def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(len(self), *shape, dtype=dtype, device=self.device)
+
+    # ------------------------------------------------------------------ how rows are worked off
 
     def _at(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
@@ -178,44 +239,45 @@ class Cohort:
             return theta.expand(max(2, len(rows)), -1)
         return theta[self._at(np.resize(rows, max(2, len(rows))))]
 
-    def _sweep(
-        self, part: str, run: Callable[[np.ndarray, Iterator[Step]], Tensor], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> Tensor:
-        """Go once through a part of every client's data, in equal bites, each sample with weight one."""
+    def _plan(self, steps: np.ndarray, stream: str) -> Plan:
+        """The random mini-batches of training, by rows: which samples, and how many count."""
+        start, samples = self.store.part("train", self.clients)
+        size = min(self.train.batch, self.store.longest("train"))
+
+        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            index, count = schedule.batches(
+                self.seed, stream, self.round, self.clients[rows], samples[rows], steps[rows], size
+            )
+            self.steps, self.samples = self.steps + int(steps[rows].sum()), self.samples + int(count.sum())
+            total = 1.0 if self.train.loss == "mean" else samples[rows, None]
+            return index + start[rows, None, None], count, total / np.maximum(count, 1)
+
+        return plan
+
+    def _sweep(self, run: Run, part: str) -> None:
+        """Once through a part of every client's data, in equal bites, each sample with weight one."""
         start, samples = self.store.part(part, self.clients)
         size = max(1, min(SWEEP, self.store.longest(part)))
 
-        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             bites = -(-samples[rows] // size)
             count = np.clip(samples[rows, None] - np.arange(bites.max(initial=0)) * size, 0, size)
             index = np.arange(count.shape[1] * size).reshape(1, -1, size) + np.zeros((len(rows), 1, 1), dtype=np.int64)
             index[np.arange(size) >= count[..., None]] = 0
-            return index + start[rows, None, None], count
+            return index + start[rows, None, None], count, np.ones(count.shape)
 
-        return self._each(-(-samples // size), plan, run, shape, dtype, mean=False)
+        self._each(run, -(-samples // size), plan)
 
-    def _each(
-        self,
-        steps: np.ndarray,
-        plan: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-        run: Callable[[np.ndarray, Iterator[Step]], Tensor],
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        mean: bool = True,
-    ) -> Tensor:
-        """Run all clients, `width` at a time, those with most steps first."""
-        out = torch.empty(len(self), *shape, dtype=dtype, device=self.device)
+    def _each(self, run: Run, steps: np.ndarray, *plans: Plan) -> None:
+        """Run all clients, `width` at a time, those with most steps first, on the batches of each plan."""
         order = np.argsort(-steps, kind="stable")
         for first in range(0, len(order), self.width):
             rows = order[first : first + self.width]
             try:
-                index, count = plan(rows)
-                weight = 1.0 / np.maximum(count, 1) if mean else np.ones(count.shape)
-                out[self._at(rows)] = run(rows, self._feed(steps[rows], index, count, weight))
+                run(rows, *(self._feed(steps[rows], *plan(rows)) for plan in plans))
             except Exception as error:
                 error.clients = self.clients[rows].tolist()  # type: ignore[attr-defined]  # named in the one message
                 raise
-        return out
 
     def _feed(self, steps: np.ndarray, index: np.ndarray, count: np.ndarray, weight: np.ndarray) -> Iterator[Step]:
         """The batches of every step, laid out a few steps ahead; `steps` falls, so the active rows are the first."""
@@ -236,13 +298,34 @@ class Cohort:
             begin = end
 
 
+class MiniBatch:
+    """What a method's own local step sees of some clients' data in one step."""
+
+    def __init__(self, cohort: Cohort, rows: np.ndarray, number: int, step: Step) -> None:
+        self.cohort, self.rows, self.number, self.data = cohort, rows, number, step
+
+    def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
+        """The gradient (K, d) of each client's mean loss on this batch at theta (K, d), weight decay included."""
+        model, decay = self.cohort.model, self.cohort.train.weight_decay
+        leaves = [part.requires_grad_() for part in model.split(theta)]
+        g = model.join(gradient(model, leaves, leaves, self.data, loss))
+        return g.add_(theta, alpha=decay) if decay else g
+
+    def normal(self, like: Tensor, stream: str = "noise") -> Tensor:
+        """Standard normal numbers of the shape (K, n) of `like`, by (seed, stream, round, client, step) alone."""
+        cohort = self.cohort
+        keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
+        return schedule.normal(np.resize(keys, len(like)), like.shape[1]).to(like.device)
+
+
 class SGD:
     """Stochastic gradient descent on the rows of a matrix: PyTorch's rule, g += decay * theta; v = momentum * v + g;
     theta -= lr * v, with v = 0 at the start."""
 
-    def __init__(self, model: Batched, theta: Tensor, train: Train, lr: float, only: str) -> None:
-        self.model, self.lr = model, lr
-        self.momentum, self.decay = train.momentum, train.weight_decay
+    def __init__(
+        self, model: Batched, theta: Tensor, lr: float, momentum: float, decay: float, only: str = "all"
+    ) -> None:
+        self.model, self.lr, self.momentum, self.decay = model, lr, momentum, decay
         self.parts = model.split(theta)
         places = range(len(self.parts))
         self.moving = [i for i in places if only == "all" or (i in model.head) == (only == "head")]
@@ -251,7 +334,7 @@ class SGD:
         self.drift: list[Tensor] | None = None
         self.rows = 0
 
-    def step(self, step: Step, loss: Loss) -> None:
+    def step(self, step: Step, loss: Loss | None = None) -> None:
         if not self.moving:
             return  # the network has no such part: logistic regression is all head
         active = step.active
@@ -283,9 +366,12 @@ class SGD:
         torch._foreach_add_(theta, gradient, alpha=-self.lr)
 
 
-def gradient(model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss) -> list[Tensor]:
+def gradient(
+    model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss | None = None
+) -> list[Tensor]:
     """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix."""
     logits = model.outputs(parts, step.x)
+    loss = loss or model.loss
     if loss is cross_entropy:  # its gradient is softmax(logits) - onehot(label): no need to record the loss
         error = torch.softmax(logits.detach(), 2).mul_(step.weight.unsqueeze(2))
         error.scatter_add_(2, step.y.unsqueeze(2), -step.weight.unsqueeze(2))

@@ -122,6 +122,31 @@ class Comm:
             gathered.append(flat.reshape(int(counts[rank]), *rows.shape[1:]))
         return gathered
 
+    def allgather(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Every rank's rows (any number of them, alike in shape and type; few bytes each) as a list on every rank."""
+        rows = np.ascontiguousarray(rows)
+        counts = np.zeros(self.size, dtype=np.int64)
+        counts[self.rank] = len(rows)
+        self.allreduce(counts)
+        everywhere = np.empty((int(counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
+        width = int(np.prod(rows.shape[1:]))
+        self.mpi.Allgatherv(rows.reshape(-1), [everywhere.reshape(-1), (counts * width).tolist()])
+        self.bytes += rows.nbytes
+        return np.split(everywhere, np.cumsum(counts)[:-1])
+
+    def exchange(self, parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
+        """Part r goes to rank r; what the ranks sent here, `sizes` elements each, comes back as flat tensors."""
+        device = parts[0].device
+        away = not self.direct and device.type == "cuda"
+        out = torch.cat([part.detach().reshape(-1) for part in parts]).to("cpu" if away else device)
+        into = torch.empty(sum(sizes), dtype=out.dtype, device=out.device)
+        if out.is_cuda:
+            torch.cuda.synchronize(device)
+        pair: list[Any] = [buffer if buffer.is_cuda else buffer.numpy() for buffer in (out, into)]
+        self.mpi.Alltoallv([pair[0], [part.numel() for part in parts]], [pair[1], sizes])
+        self.bytes += (out.numel() - parts[self.rank].numel()) * out.element_size()
+        return list(into.to(device).split(sizes))
+
     def barrier(self) -> None:
         self.mpi.Barrier()
 

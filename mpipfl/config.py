@@ -34,6 +34,7 @@ class Train(Section):
     steps: Count | None = Field(None, description="steps in a round, instead of epochs")
     lr: Positive = Field(0.01, description="learning rate")
     momentum: Annotated[float, Number, Field(ge=0, lt=1)] = Field(0.0, description="starts at zero in each round")
+    loss: Literal["mean", "sum"] = Field("mean", description="over a client's samples; sum is estimated from the batch")
     weight_decay: NonNegative = Field(0.0, description="L2 penalty, as in torch.optim.SGD")
     cohort: Literal["auto"] | Count = Field("auto", description="clients trained as one batch; never changes a result")
 
@@ -49,6 +50,9 @@ class Participation(Section):
 
     fraction: Fraction = Field(1.0, description="C: this share of the clients, drawn without replacement")
     probability: Fraction | None = Field(None, description="each client with this probability, instead of fraction")
+    train: Literal["sampled", "all"] = Field(
+        "sampled", description="who trains; with all, the clients that were not drawn train too but do not report"
+    )
 
     @model_validator(mode="after")
     def _one_way(self) -> Participation:
@@ -95,6 +99,11 @@ class Config(Section):
     @classmethod
     def _words(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _method_fits(self) -> Config:
+        self.algorithm.fits(self.data)
+        return self
 
     @property
     def folder(self) -> Path:
@@ -224,7 +233,7 @@ def message(error: dict[str, Any]) -> str:
     unknown = kind == "extra_forbidden"
     keys, options = sections(Config, location[:-1] if unknown else location)
     path = ".".join(map(str, keys)) or "the configuration"
-    names = sorted({name for option in options for name in option.model_fields})
+    names = sorted({name for option in options for name in option.entries()})
     if unknown:
         full = ".".join(map(str, [*keys, location[-1]]))
         return f"{full}: unknown key{nearest(location[-1], names)}; known here: {', '.join(names)}"
@@ -239,6 +248,8 @@ def message(error: dict[str, Any]) -> str:
     if kind in ("model_type", "model_attributes_type"):
         return f"{path}: {shortened(given)} is not a mapping of keys; known here: {', '.join(names)}"
     text = error["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("String ")
+    if not location:
+        return text  # a check of several sections names the key itself
     return f"{path}: {text}" if isinstance(given, dict) else f"{path}: {shortened(given)} {text}"
 
 
@@ -264,7 +275,7 @@ def sections(section: type[Section], location: Sequence[Any]) -> tuple[list[Any]
             continue
         if options or isinstance(part, int):
             path.append(part)
-        options = [o for owner in options if part in owner.model_fields for o in classes(owner, part)]
+        options = [o for owner in options if part in owner.entries() for o in classes(owner, part)]
     return path, options
 
 
@@ -277,7 +288,7 @@ def tag_of(section: type[Section]) -> Any:
 
 def classes(owner: type[Section], field: str) -> Iterator[type[Section]]:
     """The sections a field may hold."""
-    todo = [owner.model_fields[field].annotation]
+    todo = [owner.entries()[field].annotation]
     while todo:
         kind = todo.pop()
         if isinstance(kind, type) and issubclass(kind, Section):

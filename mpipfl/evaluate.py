@@ -2,7 +2,8 @@
 
 `global` is the model the server makes, `personal` the one a client would use. Where a method makes no personal models,
 its clients use the global one, and the personal figures are the global ones; where it makes no global model, the
-global figures are NaN. Test data is only ever reported; choices are made on validation data.
+global figures are NaN. Test data is only ever reported; choices are made on validation data. Where the source knows the
+best models, `error` is the mean |theta - best| over their coordinates.
 """
 
 from __future__ import annotations
@@ -21,7 +22,12 @@ PARTS = {"test": "", "validation": "validation_"}
 
 
 def evaluate(
-    algorithm: Algorithm, server: Any, clients: Any, cohort: Cohort, fl: Federation, total: int
+    algorithm: Algorithm,
+    server: Any,
+    clients: Any,
+    cohort: Cohort,
+    fl: Federation,
+    best: dict[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
     """Accuracy and loss of every client (M) by name, on rank 0 (empty elsewhere)."""
     made = algorithm.models(server, clients, cohort)
@@ -32,7 +38,13 @@ def evaluate(
         for kind, (accuracy, loss) in (("personal", personal), ("global", general)):
             names += [f"{kind}/{prefix}accuracy", f"{kind}/{prefix}loss"]
             columns += [accuracy, loss]
-    table = fl.gather(torch.stack(columns, 1), total)
+    for kind, theta in (("personal", made.personal), ("global", made.globally)):
+        theta = made.globally if theta is None else theta
+        if best is not None and theta is not None:
+            truth = torch.from_numpy(best[kind][cohort.clients]).to(theta.device)
+            names.append(f"{kind}/error")
+            columns.append((theta.double() - truth).abs().mean(1))
+    table = fl.table(torch.stack(columns, 1))
     return {} if table is None else {name: table[:, i].copy() for i, name in enumerate(names)}
 
 

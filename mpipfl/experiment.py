@@ -9,9 +9,9 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from . import checkpoint, schedule, world
-from .algorithms import Facts
 from .cohort import Cohort
 from .comm import Comm
 from .config import Config
@@ -23,6 +23,7 @@ from .progress import Reporter
 from .runfolder import RunFolder
 from .states import States
 from .telemetry import Telemetry
+from .warm import rounds_of_fedavg
 
 INTERRUPTED = 75  # exit code: a checkpoint was written, `--resume` goes on
 
@@ -37,21 +38,27 @@ class Experiment:
         self.telemetry = Telemetry()
         self.device = world.device(config, comm)
         self.store = world.store(plan, comm, self.device)
-        self.fl = Federation(comm, self.telemetry, config.reduce, config.nonfinite)
         self.method = config.algorithm
         self.clients = plan.partition.clients
+        self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
         self.home = place(plan.work, comm.workers)
         self.hosted = np.flatnonzero(self.home == comm.rank)
 
-        theta = plan.model.initial().to(self.device)
-        facts = Facts(self.clients, int(plan.partition.group.max()) + 1)
-        self.server: Any = self.fl.publish(self.method.server(theta, facts))
-        self.states = States(self.method.client(theta, facts), self.hosted, self.clients, self.device)
-        self.history = History(plan.partition.n_train, plan.partition.n_test)
+        theta = plan.theta.to(self.device)
+        self.begin_with(theta)
+        best = plan.samples.best or {}
+        known = {name: best[name] for name in ("gain",) if name in best}
+        self.history = History(plan.partition.n_train, plan.partition.n_test, **known)
         works = comm.rank in comm.workers
         width = np.array([world.width(config, self.store, plan.model, theta) if works else 0])
         comm.allreduce(width, "max")  # one disturbed trial must not slow its rank down for the whole run
         self.width = int(width[0])
+
+    def begin_with(self, theta: Tensor) -> None:
+        """Every state before the first round."""
+        facts = world.facts(self.config, self.plan)
+        self.server: Any = self.fl.publish(self.method.server(theta, facts))
+        self.states = States(self.method.client(theta, facts), self.hosted, self.clients, self.device)
 
     # ------------------------------------------------------------------ the loop
 
@@ -63,6 +70,7 @@ class Experiment:
     def _run(self, resume_from: int | None) -> int:
         begin, config = time.perf_counter(), self.config
         if resume_from is None:
+            self.warm_up()
             self.evaluate()
             self.save()
         else:
@@ -89,25 +97,44 @@ class Experiment:
         self.finish(time.perf_counter() - begin, self.round - first)
         return 0
 
+    def warm_up(self) -> None:
+        """Rounds of FedAvg before the first, where the method is to have them."""
+        warm = self.method.warm_start
+        if warm is not None and warm.rounds is not None:
+            self.report.say(f"warm start: {warm.rounds} rounds of fedavg")
+            with self.telemetry.phase("train"):
+                theta = self.plan.theta.to(self.device)
+                theta = rounds_of_fedavg(self.config, theta, warm.rounds, self.plan.work, self.fl, self.cohort)
+            self.begin_with(theta)
+
     def train(self) -> None:
         """One round: draw the clients, place them, let the method work, keep the clients' new rows."""
         config, who = self.config, self.config.participation
         drawn = schedule.participants(config.seed, self.round, self.clients, who.fraction, who.probability)
-        here = drawn[self.hosts(drawn) == self.comm.rank]
-        self.fl.begin(self.round, here, len(drawn))
-        if not len(drawn):
+        trained = drawn if who.train == "sampled" else np.arange(self.clients)
+        self.fl.begin(self.round, trained, self.hosts(trained), np.isin(trained, drawn))
+        if not len(trained):
             return
+        here = self.fl.clients
         with self.telemetry.phase("train"):
             cohort = self.cohort(here)
             server, rows = self.method.round(self.server, self.states.take(here), cohort, self.fl)
         self.fl.check(rows)
         self.server = server
         self.states.put(here, rows, ~self.fl.left_out)
+        self.keep_series()
         if self.fl.named:
             names = ", ".join(map(str, self.fl.named))
             self.report.say(f"round {self.round}: left out, because its values are not finite: client {names}")
         self.telemetry.samples += cohort.samples
         self.telemetry.steps += cohort.steps
+
+    def keep_series(self) -> None:
+        """What the method recorded of this round goes into the history, under the method's name."""
+        values = {name: self.fl.table(value) for name, value in sorted(self.fl.recorded.items())}
+        values |= {name: value.double().cpu().numpy() for name, value in self.fl.told.items()}
+        if self.comm.is_server and values:
+            self.history.append_own(self.method.kind, self.round, values)
 
     def hosts(self, clients: np.ndarray) -> np.ndarray:
         """Where the round's clients train: at home, or wherever there is least to do if they have no state."""
@@ -115,17 +142,18 @@ class Experiment:
             return self.home[clients]
         return place(self.plan.work[clients], self.comm.workers)
 
-    def cohort(self, clients: np.ndarray) -> Cohort:
+    def cohort(self, clients: np.ndarray, seed: int | None = None, round: int | None = None) -> Cohort:
         config = self.config
-        return Cohort(clients, self.store, self.plan.model, config.train, config.seed, self.round, self.width)
+        seed, round = config.seed if seed is None else seed, self.round if round is None else round
+        return Cohort(clients, self.store, self.plan.model, config.train, seed, round, self.width)
 
     # ------------------------------------------------------------------ what is seen and kept
 
     def evaluate(self) -> None:
         with self.telemetry.phase("evaluate"):
-            self.fl.begin(self.round, self.hosted, self.clients)
+            self.fl.begin(self.round, np.arange(self.clients), self.home)
             rows = self.states.take(self.hosted)
-            scores = evaluate(self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.clients)
+            scores = evaluate(self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.plan.samples.best)
         if self.comm.is_server:
             self.history.append(self.round, scores)
 

@@ -1,8 +1,9 @@
 """The verbs by which clients and server speak: what a method may ask of the federation, and all that ever travels.
 
-A value has the clients hosted here as its first axis. Sums run over the clients of the round, in no particular order
-and with no effect of it: see `exact`. A client whose contribution is not finite stops the run, or is left out of the
-round, by the policy of `nonfinite`.
+A value has the clients hosted here as its first axis. The round's clients are those that report: sums run over them, in
+no particular order and with no effect of it (see `exact`), and matrices have a row and a column for each of them, in
+client order. A client whose contribution is not finite stops the run, or is left out of the round, by the policy of
+`nonfinite`; a vector that was left out counts as zero.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from torch import Tensor
 from . import exact
 from .comm import Comm
 from .errors import UserError
+from .exchange import Routes
 from .telemetry import Telemetry
 
 S = TypeVar("S", bound=tuple[Any, ...])
 Term = Tensor | tuple[Tensor | float, Tensor]
+
+
+SMALL = 1 << 15  # bytes; a message of its own costs more than copying so many
 
 
 class Diverged(UserError):
@@ -41,20 +46,34 @@ class Weighted(NamedTuple):
 class Federation:
     """The clients of one round, wherever they are hosted."""
 
-    def __init__(self, comm: Comm, telemetry: Telemetry, reduce: str = "exact", nonfinite: str = "stop") -> None:
+    def __init__(
+        self, comm: Comm, telemetry: Telemetry, population: int, reduce: str = "exact", nonfinite: str = "stop"
+    ) -> None:
         self.comm, self.telemetry = comm, telemetry
+        self.population = population  # N: all clients, in the round or not
         self.exact, self.stop = reduce == "exact", nonfinite == "stop"
-        self.round = self.terms = self.kept = 0
-        self.named: list[int] = []  # rank 0: the clients left out of this round
-        self.clients = np.empty(0, dtype=np.int64)
-        self.left_out = torch.zeros(0, dtype=torch.bool)
+        self.begin(0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
-    def begin(self, round: int, clients: np.ndarray, everywhere: int) -> None:
-        """Start a round with the clients hosted here, out of so many everywhere."""
-        self.round, self.clients = round, clients
-        self.terms = self.kept = everywhere
-        self.named = []
-        self.left_out = torch.zeros(len(clients), dtype=torch.bool)
+    def begin(self, round: int, clients: np.ndarray, hosts: np.ndarray, reports: np.ndarray | None = None) -> None:
+        """Start a round with these clients (sorted) on these ranks; those that report, or all, are heard of."""
+        reports = np.ones(len(clients), dtype=bool) if reports is None else reports
+        here = hosts == self.comm.rank
+        self.round = round
+        self.clients = clients[here]  # a row here is one of these
+        self.everyone = clients[reports]  # a row or column of a matrix is one of these
+        self.reporting = torch.from_numpy(reports[here])
+        self.left_out = torch.zeros(len(self.clients), dtype=torch.bool)
+        self.named: list[int] = []  # the clients left out of this round, on every rank
+        self.recorded: dict[str, Tensor] = {}
+        self.told: dict[str, Tensor] = {}
+        self._routes = Routes(self.comm, hosts[reports])
+
+    @property
+    def kept(self) -> int:
+        """How many clients the sums of this round run over."""
+        return len(self.everyone) - len(np.intersect1d(self.named, self.everyone))
+
+    # ------------------------------------------------------------------ the verbs
 
     def aggregate(self, f: Callable[[S, Any], S], server: S, **sums: Term) -> S:
         """f(server, Σ) computed on rank 0, on every rank. A sum is given as `value` or `(weight, value)`: a weight per
@@ -62,7 +81,7 @@ class Federation:
         with self.telemetry.phase("reduce"):
             total = self._sum({name: weighted(term) for name, term in sums.items()}, everywhere=False)
         if not self.kept:
-            return server  # every client of the round was left out
+            return server  # nobody reported, or every client of the round was left out
         with self.telemetry.phase("server"):
             new = like(server, f(server, SimpleNamespace(**total))) if self.comm.is_server else server
         with self.telemetry.phase("broadcast"):
@@ -73,8 +92,92 @@ class Federation:
         with self.telemetry.phase("reduce"):
             return self._sum({"value": weighted(value)}, everywhere=True)["value"]
 
-    def gather(self, value: Tensor, clients: int) -> np.ndarray | None:
-        """One value or short row per client, in client order on rank 0 (None elsewhere); NaN where none was given."""
+    def gather(self, value: Tensor) -> Tensor:
+        """One value or short row per client of the round (n, ...), in client order, on every rank."""
+        with self.telemetry.phase("reduce"):
+            rows = self.comm.allgather(value[self.reporting.to(value.device)].detach().cpu().numpy())
+            return torch.from_numpy(self._routes.in_order(rows)).to(value.device)
+
+    def update(self, values: Tensor, new: Tensor) -> Tensor:
+        """A value for each of all clients (M, ...), with the new ones of the round's clients, on every rank."""
+        values = values.clone()
+        values[torch.from_numpy(self.everyone).to(values.device)] = self.gather(new)
+        return values
+
+    def gram(self, theta: Tensor) -> Tensor:
+        """The inner products <theta_i, theta_j> of the round's clients (n, n), float64, on every rank.
+
+        Each rank multiplies blocks of coordinates of all clients. The blocks do not depend on the number of ranks, and
+        their products are added on a grid, so neither does the sum. Every vector is scaled by a power of two first, so
+        that a long one does not coarsen the others' grid.
+        """
+        with self.telemetry.phase("reduce"):
+            theta = self._finite(theta)
+            n, d = len(self.everyone), theta.shape[1]
+            peak = self._routes.in_order(self.comm.allgather(magnitude(theta).cpu().numpy()))
+            scale = torch.from_numpy(np.ldexp(1.0, -np.frexp(peak)[1])).to(theta.device)[:, None]
+            spacing = exact.grid(exact.exponent(min(d, self._routes.width)), self._routes.count(d))
+            total = torch.zeros(n, n, dtype=torch.float64, device=theta.device)
+            for block in self._routes.columns(theta):
+                scaled = block.double() * scale  # all below 1
+                product = scaled @ scaled.T
+                total += exact.snap_(product, spacing) if self.exact else product
+            self.comm.allreduce(total)
+            return (total + total.T) / 2 / (scale * scale.T)
+
+    def mix(self, weight: Tensor, theta: Tensor) -> Tensor:
+        """Row i is Σ_j weight_ij theta_j over the round's clients, at i's host; weight (m, n) has rows for the clients
+        hosted here. A row keeps its sum where a client was left out; a client that does not report keeps its theta."""
+        with self.telemetry.phase("reduce"):
+            finite = self._finite(theta)
+            everywhere = self.gather(weight.double())
+            lost = torch.from_numpy(np.isin(self.everyone, self.named))
+            if lost.any():
+                everywhere = without(everywhere, lost.to(weight.device))
+            out = theta.clone()
+            rows = torch.zeros(len(finite), theta.shape[1], dtype=theta.dtype, device=theta.device)
+            for columns, mixed in self._routes.through(lambda block: everywhere @ block.double(), finite):
+                rows[:, columns] = mixed.to(theta.dtype)
+            out[self.reporting.to(theta.device)] = rows
+            return out
+
+    def cross(
+        self,
+        f: Callable[[Tensor, Tensor], Tensor],
+        theta: Tensor,
+        wanted: Tensor | None = None,
+        shape: tuple[int, ...] = (),
+    ) -> Tensor:
+        """L_ij = f(theta_j, i) for the clients i hosted here and every j of the round (m, n, *shape), float64: models
+        travel, data stays. f takes one model (d) and the rows it is to be judged for, and gives a value of that shape
+        for each of them. Where `wanted` (m, n) says no, a model is not judged (NaN), and not sent where nobody wants
+        it."""
+        with self.telemetry.phase("reduce"):
+            finite = self._finite(theta)
+            ask = torch.ones(len(theta), len(self.everyone), dtype=torch.bool) if wanted is None else wanted.cpu()
+            out = torch.full((*ask.shape, *shape), torch.nan, dtype=torch.float64, device=theta.device)
+            for j, model in self._routes.models(finite, ask.any(0).numpy()):
+                rows = torch.nonzero(ask[:, j])[:, 0].to(theta.device)
+                out[rows, j] = f(model, rows).double()
+            return out
+
+    def where_reporting(self, new: Tensor, old: Tensor) -> Tensor:
+        """The new rows of clients that report, the old ones of those that only train."""
+        return torch.where(self.reporting.to(new.device)[:, None], new, old)
+
+    # ------------------------------------------------------------------ for the histories
+
+    def record(self, **values: Tensor) -> None:
+        """Keep a value or short row per client in history.h5, one row a round; NaN for clients not in the round."""
+        self.recorded |= values
+
+    def tell(self, **values: Tensor) -> None:
+        """Keep a value that every rank has in history.h5, one row a round."""
+        self.told |= values
+
+    def table(self, value: Tensor) -> np.ndarray | None:
+        """A value or short row per client hosted here, as a row for each of all clients on rank 0 (None elsewhere);
+        NaN for clients that are not in the round."""
         keyed = np.concatenate(
             [self.clients[:, None], value.reshape(len(value), value.shape[1:].numel()).double().cpu().numpy()], axis=1
         )
@@ -82,34 +185,37 @@ class Federation:
         if parts is None:
             return None
         rows = np.concatenate(parts)
-        out = np.full((clients, rows.shape[1] - 1), np.nan)
+        out = np.full((self.population, rows.shape[1] - 1), np.nan)
         out[rows[:, 0].astype(np.int64)] = rows[:, 1:]
-        return out.reshape(clients, *value.shape[1:])
+        return out.reshape(self.population, *value.shape[1:])
 
     def publish(self, server: S) -> S:
-        """Rank 0's server state on every rank, in one broadcast; the fields are views of the buffer that arrived."""
-        fields = list(server)
-        if self.comm.size == 1 or not fields:
-            return server
-        ends = np.cumsum([(t.numel() * t.element_size() + 63) // 64 * 64 for t in fields])
-        packed = torch.empty(int(ends[-1]), dtype=torch.uint8, device=fields[0].device)
-        views = [
-            packed[end - (t.numel() * t.element_size() + 63) // 64 * 64 :][: t.numel() * t.element_size()]
-            .view(t.dtype)
-            .view(t.shape)
-            for t, end in zip(fields, ends.tolist(), strict=True)
+        """Rank 0's server state on every rank: a large field as it is, the small ones in one broadcast."""
+        fields = [
+            field.contiguous()
+            if self.comm.is_server
+            else torch.empty(field.shape, dtype=field.dtype, device=field.device)
+            for field in server
         ]
-        if self.comm.is_server:
-            for view, field in zip(views, fields, strict=True):
-                view.copy_(field)
-        self.comm.broadcast(packed)
-        return type(server)(*views)
+        if self.comm.size == 1:
+            return server
+        small = [field for field in fields if field.numel() * field.element_size() < SMALL]
+        if len(small) > 1:
+            packed = torch.cat([field.reshape(-1).view(torch.uint8) for field in small])
+            self.comm.broadcast(packed)
+            arrived = packed.split([field.numel() * field.element_size() for field in small])
+            for field, part in zip(small, arrived, strict=True):
+                field.reshape(-1).view(torch.uint8).copy_(part)
+        for field in fields:
+            if len(small) == 1 or field.numel() * field.element_size() >= SMALL:
+                self.comm.broadcast(field)
+        return type(server)(*fields)
 
     # ------------------------------------------------------------------ how sums are made
 
     def _sum(self, terms: dict[str, Weighted], everywhere: bool) -> dict[str, Tensor]:
         spacing = self._spacing(terms)
-        kept = ~self.left_out
+        kept = self.reporting & ~self.left_out
         sizes = [term.weight.shape[1] * term.value.shape[1] for term in terms.values()]
         device = next(iter(terms.values())).value.device
         wide = self.exact or all(term.value.dtype == torch.float64 for term in terms.values())
@@ -134,15 +240,26 @@ class Federation:
         sizes = [magnitude(term.value) * term.weight.abs().amax(1) for term in terms.values()]
         greatest = torch.stack(sizes, 1).cpu()  # (m, sums)
         fine = torch.isfinite(greatest).all(1)
-        used = greatest[fine & ~self.left_out]
+        heard = self.reporting & ~self.left_out
+        used = greatest[fine & heard]
         peaks = np.zeros(len(terms) + 1)
         if len(used):
             peaks[:-1] = used.amax(0).numpy()
-        peaks[-1] = float((~fine & ~self.left_out).any())
+        peaks[-1] = float((~fine & heard).any())
         self.comm.allreduce(peaks, "max")
         if peaks[-1]:
-            self._leave_out(~fine & ~self.left_out)
-        return {name: exact.grid(exact.exponent(peak), self.terms) for name, peak in zip(terms, peaks, strict=False)}
+            self._leave_out(~fine & heard)
+        count = len(self.everyone)
+        return {name: exact.grid(exact.exponent(peak), count) for name, peak in zip(terms, peaks, strict=False)}
+
+    def _finite(self, theta: Tensor) -> Tensor:
+        """The vectors that may travel: of the clients that report, with zeros for one that is left out."""
+        fine = torch.isfinite(magnitude(theta)).cpu()
+        if self.comm.any(bool((~fine & self.reporting & ~self.left_out).any())):
+            self._leave_out(~fine & self.reporting & ~self.left_out)
+        if self.left_out.any():
+            theta = theta.masked_fill(self.left_out.to(theta.device)[:, None], 0)
+        return theta if self.reporting.all() else theta[self.reporting.to(theta.device)]
 
     def check(self, clients: tuple[Tensor, ...]) -> None:
         """Clients whose new state is not finite are found too: it may not have travelled."""
@@ -156,25 +273,31 @@ class Federation:
 
     def _leave_out(self, bad: Tensor) -> None:
         """The policy for clients that diverged; every rank must call."""
-        names = self.clients[bad.numpy()]
-        everywhere = self.comm.gather(names)
+        everywhere = np.sort(np.concatenate(self.comm.allgather(self.clients[bad.numpy()])))
         if self.stop:
-            if everywhere is None:
+            if not self.comm.is_server:
                 self.comm.barrier()  # never passed: rank 0 is about to name the clients of all ranks and end the job
             raise Diverged(
-                f"client {listed(np.concatenate(everywhere or [names]))} diverged: its values are not finite. "
+                f"client {listed(everywhere)} diverged: its values are not finite. "
                 f"Lower train.lr, or leave such clients out of a round with nonfinite=skip"
             )
         self.left_out |= bad
-        count = np.array([len(names)], dtype=np.int64)
-        self.comm.allreduce(count)
-        self.kept -= int(count[0])
-        self.named += sorted(np.concatenate(everywhere).tolist()) if everywhere else []
+        self.named = sorted([*self.named, *everywhere.tolist()])
 
 
 def listed(clients: np.ndarray) -> str:
     """The first few clients by number."""
-    return ", ".join(map(str, np.sort(clients)[:10])) + (f" and {len(clients) - 10} more" if len(clients) > 10 else "")
+    return ", ".join(map(str, clients[:10])) + (f" and {len(clients) - 10} more" if len(clients) > 10 else "")
+
+
+def without(weight: Tensor, lost: Tensor) -> Tensor:
+    """The rows of weights (n, n) without the lost columns, their sums as before; the identity's where none is left."""
+    alive = weight.masked_fill(lost, 0)
+    touched = (weight[:, lost] != 0).any(1, keepdim=True)
+    empty = (alive == 0).all(1, keepdim=True)
+    scaled = alive * (weight.sum(1, keepdim=True) / alive.sum(1, keepdim=True))
+    own = torch.eye(len(weight), dtype=weight.dtype, device=weight.device)
+    return torch.where(touched, torch.where(empty, own, scaled), weight)
 
 
 def magnitude(value: Tensor) -> Tensor:

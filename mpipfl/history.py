@@ -17,9 +17,9 @@ KINDS = ("personal", "global")
 class History:
     """Series by name: `round` (R), and for each kind of model its accuracy and loss (R, M), on test and validation."""
 
-    def __init__(self, n_train: np.ndarray, n_test: np.ndarray) -> None:
+    def __init__(self, n_train: np.ndarray, n_test: np.ndarray, **known: np.ndarray) -> None:
         self.series: dict[str, list[np.ndarray]] = {"round": []}
-        self.n_train, self.n_test = n_train, n_test
+        self.n_train, self.n_test, self.known = n_train, n_test, known
 
     @property
     def rounds(self) -> list[int]:
@@ -29,6 +29,11 @@ class History:
         self.series["round"].append(np.asarray(round))
         for name, value in values.items():
             self.series.setdefault(name, []).append(value)
+
+    def append_own(self, method: str, round: int, values: dict[str, np.ndarray | None]) -> None:
+        """A method's own series, one row for each round it trained, beside their rounds: `<method>/<name>`."""
+        for name, value in {"round": np.asarray(round), **values}.items():
+            self.series.setdefault(f"{method}/{name}", []).append(np.asarray(value))
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: np.array(self.series[name]) for name in sorted(self.series)}
@@ -42,8 +47,9 @@ class History:
         for kind in KINDS:
             accuracy = over_clients(self.series[f"{kind}/accuracy"][index], self.n_test, self.n_train)
             figures |= {f"{kind}_accuracy_{name}": value for name, value in accuracy.items()}
-            for name in ("loss", "validation_accuracy", "validation_loss"):
-                figures[f"{kind}_{name}_mean"] = mean(self.series[f"{kind}/{name}"][index])
+            for name in ("loss", "validation_accuracy", "validation_loss", "error"):
+                if name != "error" or f"{kind}/error" in self.series:
+                    figures[f"{kind}_{name}_mean"] = mean(self.series[f"{kind}/{name}"][index])
         return figures
 
     def best(self, kind: str) -> int | None:
@@ -64,4 +70,5 @@ class History:
         with whole(folder / "history.h5") as temporary, hdf5(temporary) as file:
             for name, values in self.arrays().items():
                 file[name] = values
-            file["n_train"], file["n_test"] = self.n_train, self.n_test
+            for name, values in {"n_train": self.n_train, "n_test": self.n_test, **self.known}.items():
+                file[name] = values

@@ -9,6 +9,8 @@ from __future__ import annotations
 import zlib
 
 import numpy as np
+import torch
+from torch import Tensor
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -41,6 +43,14 @@ def uniform(keys: np.ndarray, count: int) -> np.ndarray:
     return (words(keys, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def normal(keys: np.ndarray, count: int) -> Tensor:
+    """`count` standard normal numbers (float32) for each key, by the Philox counter-based generator."""
+    out = np.empty((len(keys), count), dtype=np.float32)
+    for row, one in zip(out, keys.tolist(), strict=True):
+        np.random.Generator(np.random.Philox(key=one)).standard_normal(out=row, dtype=np.float32)
+    return torch.from_numpy(out)
+
+
 def permutations(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Row k starts with a random order of 0 .. lengths[k]-1 (the rest of the row is of no use)."""
     width = int(lengths.max(initial=0))
@@ -69,13 +79,17 @@ def batches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which of its training samples each client takes in each step: positions (K, steps, batch), and how many count.
 
-    A client goes through its samples in random order, epoch after epoch; the last batch of an epoch may be short.
+    A client goes through its samples in random order, epoch after epoch; the last batch of an epoch may be short. One
+    whose samples fit into a batch takes them all in every step, as they lie.
     """
     per_epoch = -(-samples // batch)
     index = np.zeros((len(clients), int(steps.max(initial=0)), batch), dtype=np.int64)
     count = np.zeros(index.shape[:2], dtype=np.int64)
-    for epoch in range(int((-(-steps // np.maximum(per_epoch, 1))).max(initial=0))):
-        rows = np.flatnonzero(steps > epoch * per_epoch)
+    whole = per_epoch <= 1
+    index[whole] = np.arange(batch)
+    count[whole] = np.where(np.arange(count.shape[1]) < steps[whole, None], samples[whole, None], 0)
+    for epoch in range(int((-(-steps // np.maximum(per_epoch, 1)))[~whole].max(initial=0))):
+        rows = np.flatnonzero((steps > epoch * per_epoch) & ~whole)
         order = permutations(key(seed, stream, round, clients[rows], epoch), samples[rows])
         order = np.pad(order, ((0, 0), (0, int(per_epoch[rows].max()) * batch - order.shape[1])))
         valid = np.minimum(np.maximum(samples[rows, None] - np.arange(order.shape[1] // batch) * batch, 0), batch)

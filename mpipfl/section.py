@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 
 def _a_number(value: Any) -> Any:
@@ -28,13 +29,18 @@ Natural = Annotated[int, Number, Field(ge=0)]
 class Section(BaseModel):
     """A frozen set of checked parameters; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, serialize_by_alias=True)
 
     @model_validator(mode="before")
     @classmethod
     def _a_word_is_a_kind(cls, value: Any) -> Any:
         """`model: lenet5` is short for `model: {kind: lenet5}`."""
         return {"kind": value} if isinstance(value, str) and "kind" in cls.model_fields else value
+
+    @classmethod
+    def entries(cls) -> dict[str, FieldInfo]:
+        """The fields by the names they have in YAML."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
 
     @classmethod
     def line(cls) -> str:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from . import schedule
+from .algorithms import Facts
 from .cohort import SWEEP, Cohort, Store, steps_of
 from .comm import Comm, choose_device
 from .config import Config
@@ -15,6 +17,7 @@ from .data.federated import divide, fill
 from .data.partition import Partition
 from .data.samples import Samples
 from .models import Batched, build
+from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
 TRIAL = 2.0  # seconds after which no wider cohort is tried
@@ -26,6 +29,7 @@ class Plan(NamedTuple):
     samples: Samples
     partition: Partition
     model: Batched
+    theta: torch.Tensor  # (d) what training begins with
     work: np.ndarray  # (M) training samples a round costs each client, with batches filled up
 
 
@@ -33,8 +37,26 @@ def plan(config: Config) -> Plan:
     """Open the data, divide it, build the network. Raises the user's mistakes."""
     samples = config.data.open(config.seed)
     partition = divide(config.data, samples, config.seed)
-    model = Batched(build(config.model, samples.shape, samples.classes, config.seed), samples.shape)
-    return Plan(samples, partition, model, work_of(config, partition.n_train))
+    model, warm = network(config, samples), config.algorithm.warm_start
+    run = None if warm is None else warm.run
+    theta = model.initial() if run is None else model_of_run(run, model.dimension)
+    return Plan(samples, partition, model, theta, work_of(config, partition.n_train))
+
+
+def facts(config: Config, plan: Plan) -> Facts:
+    """What a method may know before the first round."""
+
+    def start(number: int) -> torch.Tensor:
+        return network(config, plan.samples, number).initial() if number else plan.theta
+
+    groups = int(plan.partition.group.max()) + 1
+    return Facts(plan.partition.clients, groups, start, plan.model.divide)
+
+
+def network(config: Config, samples: Samples, number: int = 0) -> Batched:
+    """The network with its initial weights; other numbers give other weights."""
+    seed = config.seed if number == 0 else int(schedule.key(config.seed, "start", number))
+    return Batched(build(config.model, samples.shape, samples.classes, seed), samples.shape)
 
 
 def work_of(config: Config, n_train: np.ndarray) -> np.ndarray:
@@ -88,7 +110,7 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
 
 
 def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) -> float:
-    """An estimate in MB of what a worker holds beside the libraries: data of the node, state, and a cohort at work."""
+    """An estimate in MB of what a worker will take: data of the node, state, and a cohort at work."""
     data = len(plan.partition.index) * (4 * np.prod(plan.samples.shape) + 8)
     d = plan.model.dimension * 4
     rows = 16 if config.train.cohort == "auto" else int(config.train.cohort)

@@ -21,6 +21,18 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg-equal": {"kind": "fedavg", "weights": "equal"},
     "fedprox": {"kind": "fedprox", "mu": 0.1},
     "oracle": {"kind": "oracle"},
+    "scaffold": {"kind": "scaffold", "server_lr": 0.7},
+    "ditto": {"kind": "ditto", "lambda": 0.5, "personal_steps": 3},
+    "pfedme": {"kind": "pfedme", "lambda": 2, "inner_steps": 2, "beta": 0.8},
+    "perfedavg-fo": {"kind": "perfedavg", "variant": "first_order"},
+    "perfedavg-hf": {"kind": "perfedavg", "variant": "hessian_free", "adapt_steps": 2},
+    "fedper": {"kind": "fedper"},
+    "fedrep": {"kind": "fedrep", "head_epochs": 2},
+    "pfedbayes": {"kind": "pfedbayes"},
+    "ifca": {"kind": "ifca", "k": 2},
+    "cfl": {"kind": "cfl", "eps1": 5, "eps2": 0.01},
+    "fedfomo": {"kind": "fedfomo"},
+    "fedfomo-few": {"kind": "fedfomo", "models": 1, "epsilon": 0.5},
 }
 
 SMALL: dict[str, Any] = {

@@ -116,11 +116,14 @@ def test_half_precision_is_refused(call: str, dtype: torch.dtype, comm: Comm) ->
         getattr(comm, call)(torch.zeros(3, dtype=dtype))
 
 
+ROWS = [lambda rank: 2, lambda rank: 3 * (rank % 2), lambda rank: rank, lambda rank: 0]
+
+
 @pytest.mark.mpi
 @pytest.mark.usefixtures("slices")
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint8"])
 @pytest.mark.parametrize("width", [(), (3,), (2, 2)])
-@pytest.mark.parametrize("counts", [lambda rank: 2, lambda rank: 3 * (rank % 2), lambda rank: rank, lambda rank: 0])
+@pytest.mark.parametrize("counts", ROWS)
 def test_gather_of_ragged_rows(counts: Any, width: tuple[int, ...], dtype: str, comm: Comm) -> None:
     def rows(rank: int) -> np.ndarray:
         return (np.arange(counts(rank) * int(np.prod(width))) + 10 * rank).astype(dtype).reshape(-1, *width)
@@ -142,6 +145,70 @@ def test_gather_takes_strided_rows(comm: Comm) -> None:
     gathered = comm.gather(np.arange(12.0).reshape(3, 4).T)
     if gathered is not None:
         assert all(np.array_equal(rows, np.arange(12.0).reshape(3, 4).T) for rows in gathered)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("width", [(), (3,), (2, 2), (0,)])
+@pytest.mark.parametrize("counts", ROWS)
+def test_allgather_of_ragged_rows(counts: Any, width: tuple[int, ...], dtype: str, comm: Comm) -> None:
+    """On every rank; strided rows too."""
+
+    def strided(rank: int) -> np.ndarray:
+        values = (np.arange(2 * counts(rank) * int(np.prod(width))) + rank) % 3
+        return values.astype(dtype).reshape(2 * counts(rank), *width)[::2]
+
+    before = comm.bytes
+    gathered = comm.allgather(strided(comm.rank))
+    assert comm.bytes - before == strided(comm.rank).nbytes + 8 * comm.size  # the rows, and how many everyone has
+    assert len(gathered) == comm.size
+    for rank, got in enumerate(gathered):
+        assert got.dtype == dtype
+        assert got.shape == (counts(rank), *width)
+        assert np.array_equal(got, strided(rank))
+
+
+PARTS = {
+    "alike": lambda source, target: 4,
+    "uneven": lambda source, target: (5 * source + 3 * target) % 7,
+    "nothing from the first": lambda source, target: 3 * (source > 0),
+    "all to the last": lambda source, target: (source + 2) * (target > source),
+    "nothing": lambda source, target: 0,
+}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8"])
+@pytest.mark.parametrize("counts", PARTS.values(), ids=PARTS)
+def test_exchange(counts: Any, dtype: str, comm: Comm) -> None:
+    """Every part is where it belongs, and what left the rank is counted."""
+
+    def part(source: int, target: int) -> torch.Tensor:
+        return (torch.arange(counts(source, target)) + 20 * source + 3 * target).to(getattr(torch, dtype))
+
+    ranks, me = range(comm.size), comm.rank
+    before = comm.bytes
+    got = comm.exchange([part(me, target) for target in ranks], [counts(source, me) for source in ranks])
+    leaves = sum(counts(me, target) for target in ranks if target != me)
+    assert comm.bytes - before == leaves * np.dtype(dtype).itemsize
+    assert len(got) == comm.size
+    for source, flat in zip(ranks, got, strict=True):
+        assert flat.dtype == part(source, me).dtype
+        assert torch.equal(flat, part(source, me))
+
+
+@pytest.mark.mpi
+def test_exchange_takes_columns_of_parameters(comm: Comm) -> None:
+    """Parts of any shape and stride, of what is being trained; they arrive flat, row by row, and apart from it."""
+    theta = torch.nn.Parameter(torch.arange(6.0 * comm.size).view(2, -1) + 100 * comm.rank)
+    before = theta.detach().clone()
+    got = comm.exchange(list(theta.split(3, 1)), [6] * comm.size)
+    for source, flat in enumerate(got):
+        expected = torch.arange(6.0 * comm.size).view(2, -1)[:, 3 * comm.rank : 3 * comm.rank + 3] + 100 * source
+        assert torch.equal(flat, expected.reshape(-1))
+        assert not flat.requires_grad
+        flat.zero_()
+    assert torch.equal(theta, before)
 
 
 @pytest.mark.mpi
@@ -396,5 +463,5 @@ def test_mpi_calls_are_uppercase() -> None:
         and isinstance(node.func.value, ast.Attribute)
         and node.func.value.attr in ("mpi", "node")
     }
-    assert {"Bcast", "Reduce", "Allreduce", "Send", "Recv"} <= called
+    assert {"Bcast", "Reduce", "Allreduce", "Send", "Recv", "Allgatherv", "Alltoallv"} <= called
     assert all(name[0].isupper() for name in called), called

@@ -70,16 +70,25 @@ PLACEMENTS: dict[str, Callable[[int], np.ndarray]] = {
 
 
 @pytest.fixture(params=PLACEMENTS)
-def here(request: pytest.FixtureRequest, comm: Comm) -> np.ndarray:
-    """The clients this rank hosts, in no special order."""
-    mine = np.flatnonzero(PLACEMENTS[request.param](comm.size) == comm.rank)
-    return np.random.default_rng(comm.rank).permutation(mine)
+def hosts(request: pytest.FixtureRequest, comm: Comm) -> np.ndarray:
+    """Each client's rank."""
+    return PLACEMENTS[request.param](comm.size)
 
 
-def federation(comm: Comm, here: np.ndarray, everywhere: int = CLIENTS, **policy: str) -> Federation:
-    fl = Federation(comm, Telemetry(), **policy)
-    fl.begin(3, here, everywhere)
+@pytest.fixture
+def here(hosts: np.ndarray, comm: Comm) -> np.ndarray:
+    """The clients this rank hosts."""
+    return np.flatnonzero(hosts == comm.rank)
+
+
+def federation(comm: Comm, hosts: np.ndarray, **policy: str) -> Federation:
+    fl = Federation(comm, Telemetry(), CLIENTS, **policy)
+    fl.begin(3, np.arange(len(hosts)), hosts)
     return fl
+
+
+def alone_with_all(alone: Comm, **policy: str) -> Federation:
+    return federation(alone, np.zeros(CLIENTS, dtype=np.int64), **policy)
 
 
 def everything(sums: Any) -> Server:
@@ -100,9 +109,11 @@ def aggregate(fl: Federation, mine: All) -> Server:
 
 
 @pytest.mark.parametrize("reduce", ["exact", "fast"])
-def test_aggregate_is_the_dense_sum(reduce: str, here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_aggregate_is_the_dense_sum(
+    reduce: str, hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All
+) -> None:
     """Vectors, scalars and rows of weights in one packed buffer; every field in its own type and shape."""
-    new = aggregate(federation(comm, here, reduce=reduce), everyone.of(here))
+    new = aggregate(federation(comm, hosts, reduce=reduce), everyone.of(here))
     theta, weight, mixing = (v.double().numpy() for v in (everyone.theta, everyone.weight, everyone.mixing))
     scale = np.abs(weight[:, None] * theta).sum(0)
     near = 3e-7 if reduce == "exact" else 2e-6  # one rounding to float32, or one for each term
@@ -115,29 +126,31 @@ def test_aggregate_is_the_dense_sum(reduce: str, here: np.ndarray, comm: Comm, e
     assert new.on.tolist() == [False, True]
 
 
-def test_the_bits_are_those_of_one_rank(here: np.ndarray, comm: Comm, alone: Comm, everyone: All) -> None:
-    together = aggregate(federation(comm, here), everyone.of(here))
-    single = aggregate(federation(alone, np.arange(CLIENTS)), everyone)
+def test_the_bits_are_those_of_one_rank(
+    hosts: np.ndarray, here: np.ndarray, comm: Comm, alone: Comm, everyone: All
+) -> None:
+    together = aggregate(federation(comm, hosts), everyone.of(here))
+    single = aggregate(alone_with_all(alone), everyone)
     for name, a, b in zip(Server._fields, together, single, strict=True):
         assert a.numpy().tobytes() == b.numpy().tobytes(), name
 
 
-def test_aggregate_leaves_what_it_is_given(here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_aggregate_leaves_what_it_is_given(hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All) -> None:
     """A float64 contribution, summed with several rows of weights, is still itself afterwards."""
     mine = everyone.of(here)
     value, before = mine.theta.double(), mine.theta.double()
-    fl = federation(comm, here)
+    fl = federation(comm, hosts)
     fl.aggregate(lambda old, sums: old._replace(rows=sums.rows), server(), rows=(mine.mixing, value))
     fl.share(mine.sigma2)
     assert torch.equal(value, before)
     assert torch.equal(mine.sigma2, everyone.of(here).sigma2)
 
 
-def test_rows_of_weights_for_a_float64_value(here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_rows_of_weights_for_a_float64_value(hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All) -> None:
     """Every row from the value itself, not from what the row before left of it."""
     mine = everyone.of(here)
     sums: list[Tensor] = []
-    federation(comm, here).aggregate(
+    federation(comm, hosts).aggregate(
         lambda old, s: sums.append(s.rows) or old, server(), rows=(mine.mixing, mine.theta.double())
     )
     for rows in sums:
@@ -145,22 +158,22 @@ def test_rows_of_weights_for_a_float64_value(here: np.ndarray, comm: Comm, every
         assert torch.allclose(rows, expected, rtol=1e-9, atol=1e-9 * float(everyone.theta.abs().max()))
 
 
-def test_only_the_servers_f_runs(here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_only_the_servers_f_runs(hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All) -> None:
     calls: list[int] = []
 
     def f(old: Server, sums: Any) -> Server:
         calls.append(comm.rank)
         return old._replace(theta=torch.full((DIMENSION,), float(comm.rank + 7)))
 
-    new = federation(comm, here).aggregate(f, server(), theta=everyone.of(here).theta)
+    new = federation(comm, hosts).aggregate(f, server(), theta=everyone.of(here).theta)
     assert calls == ([0] if comm.is_server else [])
     assert new.theta.tolist() == [7.0] * DIMENSION
 
 
-def test_weights_of_zero_count_nothing(here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_weights_of_zero_count_nothing(hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All) -> None:
     """The mean over a few clients, by weights of zero for the rest."""
     mine, chosen = everyone.of(here), torch.from_numpy(np.isin(here, [2, 5])).double()
-    new = federation(comm, here).aggregate(
+    new = federation(comm, hosts).aggregate(
         lambda old, s: old._replace(theta=s.theta / s.n), server(), theta=(chosen, mine.theta), n=chosen
     )
     assert torch.allclose(new.theta, everyone.theta[[2, 5]].double().mean(0).float(), rtol=1e-6)
@@ -169,26 +182,38 @@ def test_weights_of_zero_count_nothing(here: np.ndarray, comm: Comm, everyone: A
 @pytest.mark.parametrize("reduce", ["exact", "fast"])
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
 def test_share_is_the_sum_on_every_rank(
-    shape: tuple[int, ...], reduce: str, here: np.ndarray, comm: Comm, alone: Comm
+    shape: tuple[int, ...], reduce: str, hosts: np.ndarray, here: np.ndarray, comm: Comm, alone: Comm
 ) -> None:
     value = torch.rand(CLIENTS, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    got = federation(comm, here, reduce=reduce).share(value[torch.from_numpy(here)])
+    got = federation(comm, hosts, reduce=reduce).share(value[torch.from_numpy(here)])
     assert got.shape == shape
     assert torch.allclose(got, value.sum(0), rtol=1e-12)
     if reduce == "exact":
-        assert got.numpy().tobytes() == federation(alone, np.arange(CLIENTS)).share(value).numpy().tobytes()
+        assert got.numpy().tobytes() == alone_with_all(alone).share(value).numpy().tobytes()
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 2)])
-def test_gather_is_in_client_order(shape: tuple[int, ...], here: np.ndarray, comm: Comm) -> None:
+def test_gather_is_in_client_order(shape: tuple[int, ...], hosts: np.ndarray, here: np.ndarray, comm: Comm) -> None:
+    """On every rank, and of the clients that report."""
     value = torch.from_numpy(np.random.default_rng(0).random((CLIENTS, *shape)))
-    got = federation(comm, here).gather(value[torch.from_numpy(here)], CLIENTS + 2)
+    fl = federation(comm, hosts)
+    assert torch.equal(fl.gather(value[here]), value)
+    reports = np.arange(CLIENTS) % 3 != 1
+    fl.begin(4, np.arange(CLIENTS), hosts, reports)
+    assert torch.equal(fl.gather(value[here]), value[torch.from_numpy(reports)])
+
+
+def test_table_has_a_row_for_every_client(hosts: np.ndarray, here: np.ndarray, comm: Comm) -> None:
+    value = torch.from_numpy(np.random.default_rng(0).random((CLIENTS, 2)))
+    fl = Federation(comm, Telemetry(), CLIENTS + 2)
+    fl.begin(1, np.arange(CLIENTS), hosts)
+    got = fl.table(value[here])
     if not comm.is_server:
         assert got is None
         return
     assert got is not None
     assert np.array_equal(got[:CLIENTS], value.numpy())
-    assert np.isnan(got[CLIENTS:]).all()  # nobody spoke for them
+    assert np.isnan(got[CLIENTS:]).all()  # not in the round
 
 
 def test_publish_carries_every_type(comm: Comm) -> None:
@@ -201,7 +226,7 @@ def test_publish_carries_every_type(comm: Comm) -> None:
             torch.tensor([rank > 0, True]),
         )
 
-    got = federation(comm, np.arange(0)).publish(state(comm.rank))
+    got = federation(comm, np.zeros(0, dtype=np.int64)).publish(state(comm.rank))
     for field, expected in zip(got, state(0), strict=True):
         assert field.dtype == expected.dtype
         assert torch.equal(field, expected)
@@ -215,7 +240,7 @@ def test_publish_of_nothing(comm: Comm) -> None:
         none: Tensor
         one: Tensor
 
-    fl = federation(comm, np.arange(0))
+    fl = federation(comm, np.zeros(0, dtype=np.int64))
     assert fl.publish(Nothing()) == ()
     got = fl.publish(Empty(torch.zeros(0, 3), torch.tensor(float(comm.rank))))
     assert got.none.shape == (0, 3)
@@ -237,7 +262,7 @@ def poisoned(everyone: All, clients: list[int], value: float) -> All:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_stop_names_the_clients(
-    value: float, here: np.ndarray, comm: Comm, everyone: All, monkeypatch: pytest.MonkeyPatch
+    value: float, hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rank 0 names those of all ranks; the others wait to be ended."""
 
@@ -247,17 +272,19 @@ def test_stop_names_the_clients(
     monkeypatch.setattr(comm, "barrier", wait)
     bad = poisoned(everyone, [9, 2], value)
     with pytest.raises(Diverged if comm.is_server else Waiting) as raised:
-        aggregate(federation(comm, here), bad.of(here))
+        aggregate(federation(comm, hosts), bad.of(here))
     if comm.is_server:
         assert "client 2, 9 diverged" in str(raised.value)
         assert raised.value.code == 4
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_skip_leaves_them_out_everywhere(value: float, here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_skip_leaves_them_out_everywhere(
+    value: float, hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All
+) -> None:
     """As if they had not been drawn, in this sum, in the other fields, and in what is shared later."""
     bad, good = [2, 9], np.setdiff1d(np.arange(CLIENTS), [2, 9])
-    fl = federation(comm, here, nonfinite="skip")
+    fl = federation(comm, hosts, nonfinite="skip")
     mine = poisoned(everyone, bad, value).of(here)
     new, rest = aggregate(fl, mine), everyone.of(good)
     later = fl.share(mine.sigma2)
@@ -268,18 +295,22 @@ def test_skip_leaves_them_out_everywhere(value: float, here: np.ndarray, comm: C
     assert float(later) == pytest.approx(float(rest.sigma2.sum()), rel=1e-12)
     assert here[fl.left_out.numpy()].tolist() == [k for k in here if k in bad]
     assert fl.kept == len(good)
-    assert fl.named == (bad if comm.is_server else [])
+    assert fl.named == bad
 
 
-def test_a_skipped_round_has_the_bits_of_one_rank(here: np.ndarray, comm: Comm, alone: Comm, everyone: All) -> None:
+def test_a_skipped_round_has_the_bits_of_one_rank(
+    hosts: np.ndarray, here: np.ndarray, comm: Comm, alone: Comm, everyone: All
+) -> None:
     bad = poisoned(everyone, [2, 9], float("nan"))
-    together = aggregate(federation(comm, here, nonfinite="skip"), bad.of(here))
-    single = aggregate(federation(alone, np.arange(CLIENTS), nonfinite="skip"), bad)
+    together = aggregate(federation(comm, hosts, nonfinite="skip"), bad.of(here))
+    single = aggregate(alone_with_all(alone, nonfinite="skip"), bad)
     assert all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(together, single, strict=True))
 
 
-def test_all_left_out_leaves_the_server_as_it_was(here: np.ndarray, comm: Comm, everyone: All) -> None:
-    fl = federation(comm, here, nonfinite="skip")
+def test_all_left_out_leaves_the_server_as_it_was(
+    hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All
+) -> None:
+    fl = federation(comm, hosts, nonfinite="skip")
     before = server()._replace(theta=torch.arange(float(DIMENSION)))
     mine = poisoned(everyone, list(range(CLIENTS)), float("nan")).of(here)
     calls: list[Any] = []
@@ -289,10 +320,10 @@ def test_all_left_out_leaves_the_server_as_it_was(here: np.ndarray, comm: Comm, 
     assert all(torch.equal(a, b) for a, b in zip(new, before, strict=True))
 
 
-def test_a_new_round_forgives(here: np.ndarray, comm: Comm, everyone: All) -> None:
-    fl = federation(comm, here, nonfinite="skip")
+def test_a_new_round_forgives(hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All) -> None:
+    fl = federation(comm, hosts, nonfinite="skip")
     aggregate(fl, poisoned(everyone, [0], float("nan")).of(here))
-    fl.begin(4, here, CLIENTS)
+    fl.begin(4, np.arange(CLIENTS), hosts)
     assert not fl.left_out.any()
     assert aggregate(fl, everyone.of(here)).count.tolist() == [CLIENTS]
 
@@ -307,10 +338,12 @@ class Kept(NamedTuple):
 
 
 @pytest.mark.parametrize("field", ["theta", "sigma2"])
-def test_clients_states_are_checked_too(field: str, here: np.ndarray, comm: Comm, everyone: All) -> None:
+def test_clients_states_are_checked_too(
+    field: str, hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All
+) -> None:
     mine = everyone.of(here)
     rows = Kept(mine.theta, mine.sigma2, mine.sigma2 > 0.5, torch.arange(len(here)))
-    fl = federation(comm, here, nonfinite="skip")
+    fl = federation(comm, hosts, nonfinite="skip")
     fl.check(rows)
     assert fl.kept == CLIENTS
     value = getattr(rows, field).clone()
@@ -320,5 +353,5 @@ def test_clients_states_are_checked_too(field: str, here: np.ndarray, comm: Comm
     assert fl.kept == CLIENTS - 1
 
 
-def test_stateless_clients_need_no_check(here: np.ndarray, comm: Comm) -> None:
-    federation(comm, here).check(())
+def test_stateless_clients_need_no_check(hosts: np.ndarray, here: np.ndarray, comm: Comm) -> None:
+    federation(comm, hosts).check(())

@@ -7,11 +7,41 @@ from pydantic import Field
 from .base import Algorithm as Algorithm
 from .base import Facts as Facts
 from .base import Models as Models
+from .cfl import CFL
+from .ditto import Ditto
 from .fedavg import FedAvg
+from .fedfomo import FedFOMO
+from .fedper import FedPer
 from .fedprox import FedProx
+from .fedrep import FedRep
+from .ifca import IFCA
 from .local import Local
 from .oracle import Oracle
+from .perfedavg import PerFedAvg
+from .pfedbayes import PFedBayes
+from .pfedme import PFedMe
+from .scaffold import Scaffold
 
-METHODS = (Local, FedAvg, FedProx, Oracle)
+METHODS = (
+    *(Local, FedAvg, FedProx, Scaffold, Oracle),
+    *(Ditto, PFedMe, PerFedAvg, FedPer, FedRep, PFedBayes),
+    *(IFCA, CFL, FedFOMO),
+)
 
-Method = Annotated[Local | FedAvg | FedProx | Oracle, Field(discriminator="kind")]
+Method = Annotated[
+    Local
+    | FedAvg
+    | FedProx
+    | Scaffold
+    | Oracle
+    | Ditto
+    | PFedMe
+    | PerFedAvg
+    | FedPer
+    | FedRep
+    | PFedBayes
+    | IFCA
+    | CFL
+    | FedFOMO,
+    Field(discriminator="kind"),
+]

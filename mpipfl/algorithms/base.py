@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from ..section import Section
+from ..section import Count, Section
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
+    from ..data.federated import Data
     from ..federation import Federation
 
 
@@ -22,6 +26,8 @@ class Facts(NamedTuple):
 
     clients: int  # M
     groups: int  # true groups of the data's shift
+    start: Callable[[int], Tensor]  # initial weights (d) by number; number 0 is the run's own
+    divide: Callable[[Tensor], tuple[Tensor, Tensor]]  # a vector's base and head, the last linear layer
 
 
 class Models(NamedTuple):
@@ -34,13 +40,30 @@ class Models(NamedTuple):
     personal: Tensor | None
 
 
+class WarmStart(Section):
+    """Where a method's initial model comes from"""
+
+    rounds: Count | None = Field(None, description="so many rounds of FedAvg before round 1")
+    run: Path | None = Field(None, description="the global model of this run's newest checkpoint")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> WarmStart:
+        if (self.rounds is None) == (self.run is None):
+            raise ValueError("give rounds or run, one of them")
+        return self
+
+
 class Algorithm(Section):
     """A federated method. All its state is in two NamedTuples of tensors; nothing hides in `self`."""
 
     kind: str
+    warm_start: WarmStart | None = Field(None, description="a trained model to begin with: {rounds: N} or {run: PATH}")
 
     learns_globally: ClassVar[bool] = True
     learns_personally: ClassVar[bool] = False
+
+    def fits(self, data: Data) -> None:
+        """Raises ValueError with the key's path where a parameter makes no sense with the data."""
 
     def server(self, theta: Tensor, facts: Facts) -> Any:
         """The server's state before the first round, from the network's initial weights theta (d)."""
@@ -57,3 +80,8 @@ class Algorithm(Section):
     def models(self, server: Any, clients: Any, cohort: Cohort) -> Models:
         """The models to evaluate for the cohort's clients."""
         raise TypeError(f"{type(self).__name__} must say which models it makes")
+
+
+def col(x: Tensor) -> Tensor:
+    """A number per client as a column, to go with rows of vectors."""
+    return x[:, None]

@@ -27,6 +27,7 @@ class Samples:
     std: float | tuple[float, ...] = 1.0
     users: np.ndarray | None = None  # (N,) int64, 0..U-1: who made the sample, where that is known
     is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
+    best: dict[str, np.ndarray] | None = None  # the best models by kind, by user, where they are known
 
     def __len__(self) -> int:
         return len(self.labels)

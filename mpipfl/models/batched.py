@@ -15,9 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import elementwise
 from ..errors import ConfigError
 
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (n, classes), labels (n)) -> loss of each sample (n)
 Step = Callable[[list[Tensor], Tensor], Tensor]  # (all parameters (K, *shape), input) -> output
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
 
 
 class Part(NamedTuple):
@@ -35,17 +41,32 @@ class Batched:
     def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
         refuse(network)
         self.network, self.shape = network.train(), shape
+        self.loss: Loss = getattr(network, "loss", cross_entropy)  # a network may bring its own
         self.layout: list[Part] = []
         for name, parameter in network.named_parameters():
             start = self.layout[-1].stop if self.layout else 0
             self.layout.append(Part(name, tuple(parameter.shape), start, start + parameter.numel()))
         self.dimension = self.layout[-1].stop
         self.head = head_of(network, self.layout)
+        inside = [self.layout[i] for i in self.head]
+        self.head_at = (inside[0].start, inside[-1].stop) if inside else (self.dimension, self.dimension)
         steps = translate(network, shape)
         self.translated = steps is not None
         spatial = any(isinstance(module, SPATIAL) for module in network.modules())
         self.images = self.translated and spatial  # else samples are rows, or come as they are
         self.steps = steps or [mapped(network, self.layout, shape)]
+
+    def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """Base and head of vectors (..., d): the head is the last linear layer, the base everything else."""
+        start, stop = self.head_at
+        return torch.cat([theta[..., :start], theta[..., stop:]], -1), theta[..., start:stop].contiguous()
+
+    def unite(self, base: Tensor, head: Tensor) -> Tensor:
+        """The inverse of `divide`; a single base or head (without the client axis) goes with every row."""
+        rows = torch.broadcast_shapes(base.shape[:-1], head.shape[:-1])
+        base, head = base.expand(*rows, -1), head.expand(*rows, -1)
+        start = self.head_at[0]
+        return torch.cat([base[..., :start], head, base[..., start:]], -1)
 
     def initial(self) -> Tensor:
         """The network's own initial weights, as one vector (d)."""
@@ -75,6 +96,17 @@ class Batched:
         for step in self.steps:
             x = step(parts, x)
         return x
+
+
+class Deviation(nn.Module):
+    """How far samples are from one vector, the parameter."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.weight
 
 
 def refuse(network: nn.Module) -> None:
@@ -142,12 +174,16 @@ def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
 
 def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool) -> Step | None:
     """One layer with a client axis. Images are (B, K * C, H, W), everything else (K, B, features)."""
-    if not type(module).__module__.startswith("torch.nn.modules."):
+    if not type(module).__module__.startswith("torch.nn.modules.") and type(module) is not Deviation:
         return None  # a class derived from a known one may compute something else
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
         return flatten
-    if isinstance(module, ELEMENTWISE) or (images and isinstance(module, POOLING)):
+    if isinstance(module, ELEMENTWISE):
+        return lambda parts, x: elementwise.of(module, x)
+    if images and isinstance(module, POOLING):
         return lambda parts, x: module(x)
+    if isinstance(module, Deviation) and weight is not None:
+        return lambda parts, x: x - parts[weight].unsqueeze(1)
     if weight is None:
         return None
     if not images:

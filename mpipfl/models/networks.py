@@ -15,7 +15,8 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from ..errors import ConfigError
-from ..section import Count, Section
+from ..section import Count, Positive, Section
+from .batched import Deviation
 
 Shape = tuple[int, ...]
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
@@ -86,6 +87,23 @@ class CNN(Section):
             nn.Linear(84, classes),
         )
         return nn.Sequential(*features, *dense)
+
+
+class Location(Section):
+    """One number for each of the inputs, their mean under Gaussian noise: loss |x - theta|^2 / (2 variance)."""
+
+    kind: Literal["location"] = "location"
+    variance: Positive = Field(0.1, description="of one observation")
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        if len(shape) != 1:
+            raise ConfigError(f"model.kind=location takes rows of numbers, as data.source=gaussian has, not {shape}")
+        network = nn.Sequential(Deviation(shape[0]))
+        network.loss = self.loss  # type: ignore[assignment]
+        return network
+
+    def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return outputs.square().sum(1) / (2 * self.variance)
 
 
 class Imported(Section):
