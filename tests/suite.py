@@ -33,6 +33,17 @@ METHODS: dict[str, dict[str, Any]] = {
     "cfl": {"kind": "cfl", "eps1": 5, "eps2": 0.01},
     "fedfomo": {"kind": "fedfomo"},
     "fedfomo-few": {"kind": "fedfomo", "models": 1, "epsilon": 0.5},
+    "selffl": {"kind": "selffl", "l_max": 6, "smoothing": 1.0},
+    "selffl-all": {"kind": "selffl", "l_max": 6, "others": "all", "step_rule": "gradient", "weights": "samples"},
+    "selffl-clusters": {"kind": "selffl", "l_max": 6, "level": "cluster"},
+    "selffl-augmented": {
+        "kind": "selffl_augmented",
+        "l_max": 3,
+        "longest": 6,
+        "stretch": 3,
+        "clusters": 2,
+        "level": "cluster",
+    },
 }
 
 SMALL: dict[str, Any] = {

@@ -21,11 +21,14 @@ from .perfedavg import PerFedAvg
 from .pfedbayes import PFedBayes
 from .pfedme import PFedMe
 from .scaffold import Scaffold
+from .selffl import SelfFL
+from .selffl_augmented import SelfFLAugmented
 
 METHODS = (
     *(Local, FedAvg, FedProx, Scaffold, Oracle),
     *(Ditto, PFedMe, PerFedAvg, FedPer, FedRep, PFedBayes),
     *(IFCA, CFL, FedFOMO),
+    *(SelfFL, SelfFLAugmented),
 )
 
 Method = Annotated[
@@ -42,6 +45,8 @@ Method = Annotated[
     | PFedBayes
     | IFCA
     | CFL
-    | FedFOMO,
+    | FedFOMO
+    | SelfFL
+    | SelfFLAugmented,
     Field(discriminator="kind"),
 ]

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mpipfl.data.arrays import Arrays
 from mpipfl.data.download import fetch
+from mpipfl.data.gaussian import Gaussian
 from mpipfl.data.glyphs import Glyphs
-from mpipfl.data.samples import Samples, checked_labels, checked_samples, from_parts
+from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
 from mpipfl.section import Section
+
+CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"  # EMNIST ByClass' labels
 
 
 class Torchvision(Section):
@@ -109,7 +112,33 @@ class Emnist(Torchvision):
         default="byclass",
         description="byclass: 62 classes; bymerge, balanced: 47; letters: 26, both cases as one; digits, mnist: 10.",
     )
+    only: str | None = Field(
+        default=None, min_length=2, description="byclass: these characters alone, for instance abcdefghij, in order."
+    )
     dataset, folder, mean, std = "EMNIST", "EMNIST/raw", 0.1736, 0.3317
+
+    @model_validator(mode="after")
+    def _characters(self) -> Emnist:
+        if self.only is not None and (self.split != "byclass" or not set(self.only) <= set(CHARACTERS)):
+            raise ValueError(f"only={self.only!r} takes digits and letters, with split=byclass; split is {self.split}")
+        if self.only is not None and len(set(self.only)) < len(self.only):
+            raise ValueError(f"only={self.only!r} names a character twice")
+        return self
+
+    def open(self, root: Path, seed: int, clients: int, samples: int | None = None) -> Samples:
+        found = super().open(root, seed, clients, samples)
+        if self.only is None:
+            return found
+        assert isinstance(found, ArraySamples)
+        wanted = np.array([CHARACTERS.index(c) for c in self.only])
+        ends = np.cumsum([len(part) for part in found.parts])
+        labels = np.split(found.labels, ends[:-1])
+        kept = [np.flatnonzero(np.isin(own, wanted)) for own in labels]
+        place = np.full(len(CHARACTERS), -1)
+        place[wanted] = np.arange(len(wanted))
+        images = [part[rows] for part, rows in zip(found.parts, kept, strict=True)]
+        new = [place[own[rows]] for own, rows in zip(labels, kept, strict=True)]
+        return from_parts(images, new, len(wanted), self.mean, self.std)
 
     def _arguments(self) -> dict[str, str]:
         return {"split": self.split}
@@ -192,6 +221,6 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 Source = Annotated[
-    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Arrays | Glyphs,
+    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Arrays | Glyphs | Gaussian,
     Field(discriminator="kind", description="Where the samples come from."),
 ]

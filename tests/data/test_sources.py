@@ -63,6 +63,21 @@ def test_emnist_is_upright_and_counts_from_zero(tmp_path, split, first_label):
     assert samples.classes == {"byclass": 62, "letters": 26, "digits": 10}[split]
 
 
+def test_emnist_of_some_characters(tmp_path):
+    """In the order given, from the training and the test images."""
+    images, labels = write_set(tmp_path / "EMNIST/raw", ["emnist-byclass-train", "emnist-byclass-test"])
+    samples = Emnist(only="420").open(tmp_path, seed=0, clients=2)
+    rows = np.flatnonzero(np.isin(labels, [0, 2, 4]))
+    np.testing.assert_array_equal(samples.read(np.arange(len(rows)), 0)[:, 0], images[rows].transpose(0, 2, 1))
+    np.testing.assert_array_equal(np.array([4, 2, 0])[samples.labels], labels[rows])
+    np.testing.assert_array_equal(samples.is_test, rows >= N_TRAIN)
+    assert samples.classes == 3
+    with pytest.raises(ValueError, match="split=byclass"):
+        Emnist(split="letters", only="ab")
+    with pytest.raises(ValueError, match="twice"):
+        Emnist(only="aba")
+
+
 def test_labels_beyond_the_set_are_refused(tmp_path):
     write_set(tmp_path / "MNIST/raw", ["train", "t10k"], first_label=5)
     with pytest.raises(DataError, match="MNIST has labels 0 to 9"):
