@@ -1,11 +1,15 @@
-"""The command `mpipfl`: `mpipfl run ...`, `mpipfl report ...`."""
+"""The command `mpipfl`: `mpipfl run ...`, `mpipfl sweep ...`, `mpipfl report ...`."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-COMMANDS = {"run": "train one experiment", "report": "compare finished runs in a table"}
+COMMANDS = {
+    "run": "train one experiment",
+    "sweep": "train every run of a study",
+    "report": "compare finished runs in a table",
+}
 
 
 def main() -> int:

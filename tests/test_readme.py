@@ -36,7 +36,9 @@ def test_command(command: str, tmp_path: Path, request: pytest.FixtureRequest) -
     trains = ".yaml" in command and "--dry-run" not in command
     command = f"{command} {SHORT}" if trains else command
     before = f"python -m mpipfl.run configs/quickstart.yaml {SHORT} name=quickstart_before\n"
-    script = f"set -e\ncd {tmp_path}\nln -s {PROJECT}/configs configs\n" + (before if "report" in command else "")
+    script = f"set -e\ncd {tmp_path}\nln -s {PROJECT}/configs {PROJECT}/jobs .\n" + (
+        before if "report" in command else ""
+    )
     done = subprocess.run(
         ["bash", "-c", f"source {PROJECT}/jobs/env.sh\n{script}{command}"],
         env=clean_environment() | {"MPIPFL_VENV": os.environ.get("VIRTUAL_ENV", str(PROJECT / ".venv"))},

@@ -1,0 +1,224 @@
+"""Run a study: `python -m mpipfl.sweep jobs/STUDY.yaml`.
+
+A study is a base configuration, axes of named settings, and seeds; every combination is a run of its own:
+
+    name: fmnist_skew                  # the runs' folders are <output>/<name>/<one name an axis>_s<seed>
+    base: configs/fmnist_skew.yaml
+    ranks: 3                           # for mpirun
+    output: runs
+    set: {rounds: 100}                 # for all runs
+    axes:
+      method:                          # each choice is some overrides, key.path: value
+        fedavg: {algorithm: fedavg}
+        ditto: {algorithm: {kind: ditto, lambda: 0.1}}
+      participation.fraction: [0.1, 0.5]     # or the values of one key
+    seeds: [0, 1, 2]
+
+Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
+those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from pydantic import Field, ValidationError, field_validator
+from rich.console import Console
+from rich.table import Table
+
+from .config import load, read
+from .errors import ConfigError, UserError
+from .experiment import INTERRUPTED
+from .launch import environment, mpirun
+from .section import Count, Natural, Section
+
+KEEP = ("personal", "global")
+
+
+class Study(Section):
+    """A base configuration, axes and seeds"""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.+=,-]*$", description="of the study")
+    base: Path = Field(description="the configuration to vary")
+    ranks: Count = Field(1, description="ranks of each run")
+    output: Path = Field(Path("runs"), description="where the study's folder goes")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs")
+    axes: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict, description="choices by axis")
+    seeds: tuple[Natural, ...] = Field((0,), min_length=1, description="each combination runs with each of them")
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _values(cls, axes: Any) -> Any:
+        """`key: [a, b]` is short for the choices `a: {key: a}` and `b: {key: b}`."""
+        if not isinstance(axes, dict):
+            return axes
+        return {
+            key: {str(value): {key: value} for value in choices} if isinstance(choices, list) else choices
+            for key, choices in axes.items()
+        }
+
+
+class Point(NamedTuple):
+    """One run of a study."""
+
+    study: Study
+    choices: tuple[str, ...]
+    seed: int
+    settings: dict[str, Any]
+    more: tuple[str, ...] = ()  # overrides of the command line
+
+    @property
+    def name(self) -> str:
+        return "_".join([*self.choices, f"s{self.seed}"])
+
+    @property
+    def folder(self) -> Path:
+        return self.study.output / self.study.name / self.name
+
+    @property
+    def overrides(self) -> list[str]:
+        own = {"name": self.name, "output": str(self.study.output / self.study.name), "seed": self.seed}
+        return [f"{key}={written(value)}" for key, value in (self.study.set | self.settings | own).items()] + [
+            *self.more
+        ]
+
+    @property
+    def state(self) -> str:
+        """done, failed, begun or new"""
+        if (self.folder / "summary.json").exists():
+            return "done"
+        if (self.folder / "failed.txt").exists():
+            return "failed"
+        return "begun" if (self.folder / "config.yaml").exists() else "new"
+
+
+def written(value: Any) -> str:
+    """A value as YAML in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...").strip()
+
+
+def study_of(path: Path) -> Study:
+    try:
+        return Study.model_validate(read(path))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'the study'}: {e['msg']}" for e in error.errors()]
+        raise ConfigError(f"{path}: " + "\n  ".join(lines)) from None
+
+
+def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
+    """Every combination with every seed, its settings checked."""
+    for combination in itertools.product(*(choices.items() for choices in study.axes.values())):
+        settings = {key: value for _, overrides in combination for key, value in overrides.items()}
+        for seed in study.seeds:
+            point = Point(study, tuple(name for name, _ in combination), seed, settings, tuple(more))
+            load(study.base, point.overrides)
+            yield point
+
+
+def run(point: Point) -> bool:
+    """One run, from where it is to its end; what it says goes into its folder. Whether it went well."""
+    point.folder.mkdir(parents=True, exist_ok=True)
+    launcher = [mpirun(), "-np", str(point.study.ranks)] if point.study.ranks > 1 else []
+    command = [*launcher, sys.executable, "-m", "mpipfl.run", str(point.study.base), *point.overrides, "--resume"]
+    (point.folder / "failed.txt").unlink(missing_ok=True)
+    with open(point.folder / "output.txt", "ab") as output:
+        code = subprocess.run(
+            command, env=environment() | {"MPIPFL_PROGRESS": "lines"}, stdout=output, stderr=output
+        ).returncode
+    if code == INTERRUPTED:
+        raise KeyboardInterrupt
+    if code:
+        said = (point.folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        reasons = [line for line in said if line.startswith("mpipfl:")] or said
+        (point.folder / "failed.txt").write_text(f"exit code {code}: {(reasons or [''])[-1]}\n", encoding="utf-8")
+    return code == 0
+
+
+def table(all_points: Sequence[Point]) -> Table:
+    """Means over seeds, with their standard error where there are several."""
+    result = Table(title="test accuracy over all clients, %: mean over seeds ± standard error")
+    heads = ("run", "model", "seeds", "last", "worst 10 %", "top 10 % by samples", "best on validation")
+    for head in heads:
+        result.add_column(head, justify="left" if head in heads[:2] else "right")
+    by_choice: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for point in all_points:
+        if point.state == "done":
+            summary = json.loads((point.folder / "summary.json").read_text(encoding="utf-8"))
+            by_choice.setdefault(point.choices, []).append(summary)
+    for choices, summaries in by_choice.items():
+        for kind in KEEP:
+            last = [summary["last"] for summary in summaries]
+            best = [summary[f"best_{kind}"] or {} for summary in summaries]
+            figures = [
+                spread([row.get(f"{kind}_accuracy_{what}") for row in rows])
+                for rows, what in ((last, "mean"), (last, "worst10"), (last, "top10"), (best, "mean"))
+            ]
+            same = kind == "personal" and all(r["personal_accuracy_mean"] == r["global_accuracy_mean"] for r in last)
+            if figures[0] != "–" and not same:
+                result.add_row(" ".join(choices) or "base", kind, str(len(summaries)), *figures)
+    return result
+
+
+def spread(values: Sequence[float | None]) -> str:
+    found = 100 * np.array([value for value in values if value is not None])
+    if not len(found):
+        return "–"
+    error = f" ± {found.std(ddof=1) / np.sqrt(len(found)):.1f}" if len(found) > 1 else ""
+    return f"{found.mean():.1f}{error}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        "mpipfl sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("study", type=Path, help="a YAML file; see jobs/")
+    parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings for all runs")
+    parser.add_argument("--dry-run", action="store_true", help="check every run's settings and list them")
+    parser.add_argument("--retry", action="store_true", help="try the runs again that failed")
+    options = parser.parse_intermixed_args(argv)
+    try:
+        every = list(points(study_of(options.study), options.overrides))
+    except UserError as error:
+        print(f"mpipfl: {error}", file=sys.stderr)
+        return error.code
+    names = [point.name for point in every]
+    if len(set(names)) < len(names):
+        print("mpipfl: two runs of the study have the same name; name the choices of its axes apart", file=sys.stderr)
+        return 2
+    todo = [p for p in every if p.state in ("new", "begun") or (p.state == "failed" and options.retry)]
+    print(f"{len(every)} runs: {', '.join(f'{len([p for p in every if p.state == s])} {s}' for s in STATES)}")
+    if options.dry_run:
+        print("\n".join(f"{point.state:<7} {point.folder}  {' '.join(point.overrides)}" for point in every))
+        return 0
+    try:
+        for number, point in enumerate(todo, 1):
+            start = time.perf_counter()
+            ended = "done" if run(point) else f"FAILED, see {point.folder / 'failed.txt'}"
+            print(f"{number}/{len(todo)} {point.name}: {ended} ({time.perf_counter() - start:.0f} s)", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted; start the study again to go on", file=sys.stderr)
+        return INTERRUPTED
+    Console(width=None if sys.stdout.isatty() else 120).print(table(every))
+    failed = [point for point in every if point.state == "failed"]
+    for point in failed:
+        reason = (point.folder / "failed.txt").read_text(encoding="utf-8").strip()
+        print(f"failed: {point.folder}: {reason}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+STATES = ("done", "failed", "begun", "new")
+
+if __name__ == "__main__":
+    os.environ.setdefault("MPIPFL_PROGRESS", "lines")
+    sys.exit(main())

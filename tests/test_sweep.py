@@ -1,0 +1,113 @@
+"""Studies: each combination is a run; what is done is skipped, what failed is listed, what is wrong is said at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mpipfl import sweep
+from mpipfl.config import load
+
+from .conftest import PROJECT, clean_environment
+
+STUDY: dict[str, Any] = {
+    "name": "study", "base": str(PROJECT / "configs/quickstart.yaml"),
+    "set": {"rounds": 1, "data.samples": 300, "data.clients": 4, "model": "logistic", "algorithm": "local"},
+    "axes": {
+        "method": {
+            "fedavg": {"algorithm": "fedavg"},
+            "lost": {"data.source": {"kind": "arrays", "path": "/nowhere.npz"}},
+        },
+        "train.batch": [8, 16],
+    },
+    "seeds": [0, 3],
+}  # fmt: skip
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return write(tmp_path)
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(STUDY | {"output": str(folder)} | changes), encoding="utf-8")
+    return path
+
+
+def start(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mpipfl.sweep", *map(str, arguments)],
+        env=clean_environment(), timeout=200, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+def test_points_are_combinations(study: Path) -> None:
+    every = list(sweep.points(sweep.study_of(study)))
+    assert [p.name for p in every[:3]] == ["fedavg_8_s0", "fedavg_8_s3", "fedavg_16_s0"]
+    assert len({p.name for p in every}) == 8
+    config = load(STUDY["base"], every[-1].overrides)
+    assert (config.seed, config.train.batch, config.data.source.kind, config.model.kind) == (
+        3,
+        16,
+        "arrays",
+        "logistic",
+    )
+    assert config.folder == study.parent / "study/lost_16_s3"
+
+
+@pytest.mark.parametrize(
+    "value", [1, 0.5, -4, "fedavg", True, None, [1, 2], {"kind": "ditto", "lambda": 0.1}, "a: b", ""]
+)
+def test_values_come_back(value: Any) -> None:
+    assert yaml.safe_load(sweep.written(value)) == value
+
+
+def test_a_dry_run_runs_nothing(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main([str(study), "--dry-run"]) == 0
+    assert "8 runs: 0 done, 0 failed, 0 begun, 8 new" in capsys.readouterr().out
+    assert not (study.parent / "study").exists()
+
+
+def test_a_study_from_start_to_end(tmp_path: Path) -> None:
+    """A failed run does not stop the others; a second start has nothing to do, --retry tries again."""
+    study = write(tmp_path, seeds=[0])
+    first = start(study)
+    assert first.returncode == 1
+    assert "fedavg_8_s0: done" in first.stdout
+    assert "lost_16_s0: FAILED" in first.stdout
+    assert "exit code 3: mpipfl: data.source.path: no file at /nowhere.npz" in first.stderr
+    assert "Traceback" not in first.stderr
+    again = start(study)
+    assert "4 runs: 2 done, 2 failed" in again.stdout
+    assert "1/" not in again.stdout
+    write(tmp_path, seeds=[0], axes=STUDY["axes"] | {"method": {"fedavg": {"algorithm": "fedavg"}}})
+    assert start(study).returncode == 0
+    write(tmp_path, seeds=[0])
+    assert "2/2 lost_16_s0: FAILED" in start(study, "--retry").stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"axes": {"method": {"none": {"algorithm": "nothing"}}}}, "no kind 'nothing'"),
+        ({"axes": {"m": {"a": {"train.lrr": 1}}}}, "train.lrr: unknown key"),
+        ({"base": "missing.yaml"}, "no such configuration"),
+        ({"seeds": []}, "seeds"),
+        ({"sedes": [1]}, "sedes"),
+        ({"axes": {"a": {"x": {}, "x_y": {}}, "b": {"z": {}, "y_z": {}}}}, "the same name"),
+    ],
+)
+def test_wrong_studies(changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main([str(write(tmp_path, **changes)), "--dry-run"]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_projects_studies_are_right() -> None:
+    for path in sorted((PROJECT / "jobs").glob("*.yaml")):
+        assert list(sweep.points(sweep.study_of(path).model_copy(update={"base": PROJECT / "configs" / path.name})))
