@@ -35,6 +35,10 @@ class History:
         for name, value in {"round": np.asarray(round), **values}.items():
             self.series.setdefault(f"{method}/{name}", []).append(np.asarray(value))
 
+    def own(self, method: str) -> dict[str, np.ndarray]:
+        """A method's own series by name."""
+        return {key.split("/", 1)[1]: np.array(v) for key, v in self.series.items() if key.startswith(f"{method}/")}
+
     def arrays(self) -> dict[str, np.ndarray]:
         return {name: np.array(self.series[name]) for name in sorted(self.series)}
 

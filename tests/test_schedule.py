@@ -179,7 +179,7 @@ def epochs_of(index: np.ndarray, count: np.ndarray, samples: int, batch: int) ->
 @pytest.mark.parametrize("batch", [1, 3, 4, 10, 64])
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_every_epoch_is_a_permutation(batch: int, epochs: int) -> None:
-    """The last batch of each is what is left; epochs, and clients of one size, have orders of their own."""
+    """The last batch of each is what is left; every epoch has an order of its own, unless one batch holds it all."""
     steps = steps_of(batch, epochs, SAMPLES)
     index, count = schedule.batches(0, "batches", 5, CLIENTS, SAMPLES, steps, batch)
     assert index.shape == (4, steps.max(), batch)
@@ -190,7 +190,9 @@ def test_every_epoch_is_a_permutation(batch: int, epochs: int) -> None:
         sizes = [batch] * (samples // batch) + [samples % batch] * (samples % batch > 0)
         assert count[k, : steps[k]].tolist() == sizes * epochs
         assert not count[k, steps[k] :].any()
-        if samples > 5:
+        if samples <= batch:
+            assert rounds == [list(range(samples))] * epochs
+        elif samples > 5:
             assert len({tuple(order) for order in rounds}) == epochs
 
 

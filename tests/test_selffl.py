@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mpipfl import world
+from mpipfl.algorithms import SelfFL
 from mpipfl.algorithms.uncertainty import BY_EQUATION, TOO_SMALL, UNKNOWN, local_steps, observe
 from mpipfl.cohort import Cohort
 from mpipfl.comm import Comm
@@ -190,6 +191,14 @@ def test_clusters_without_active_clients_still_count(alone: Comm, tmp_path: Path
     assert run["server/theta"] == pytest.approx((w[:, None] * cluster).sum(0) / w.sum(), abs=1e-6)
     active = ~np.isnan(run["history/selffl/steps"][-1])
     assert active.sum() == 1  # so one cluster had nobody
+
+
+def test_a_collapse_is_said_at_the_end() -> None:
+    method = SelfFL()
+    assert method.remarks({"collapsed": np.full(60, 0.5)}) == []
+    assert method.remarks({"collapsed": np.ones(5)}) == []
+    assert "98 % of the active clients one step only" in method.remarks({"collapsed": np.full(60, 0.98)})[0]
+    assert SelfFL(floor=5).remarks({"collapsed": np.ones(60)}) == []
 
 
 def test_augmented_trains_on(alone: Comm, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from .perfedavg import PerFedAvg
 from .pfedbayes import PFedBayes
 from .pfedme import PFedMe
 from .scaffold import Scaffold
-from .selffl import SelfFL
+from .selffl import SelfFL as SelfFL
 from .selffl_augmented import SelfFLAugmented
 
 METHODS = (

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import numpy as np
 from pydantic import Field, model_validator
 from torch import Tensor
 
@@ -80,6 +81,10 @@ class Algorithm(Section):
     def models(self, server: Any, clients: Any, cohort: Cohort) -> Models:
         """The models to evaluate for the cohort's clients."""
         raise TypeError(f"{type(self).__name__} must say which models it makes")
+
+    def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
+        """What a user should know at the end of a run, from the series the method recorded."""
+        return []
 
 
 def col(x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -47,6 +48,9 @@ from .uncertainty import BY_EQUATION, local_steps, observe, squared
 if TYPE_CHECKING:
     from ..cohort import Cohort
     from ..federation import Federation
+
+
+COLLAPSED = 0.9  # share of clients with one step that deserves a remark
 
 
 class Server(NamedTuple):
@@ -205,3 +209,13 @@ class SelfFL(Algorithm):
 
     def models(self, server: Server, clients: Any, cohort: Cohort) -> Models:
         return Models(globally=server.theta, personal=torch.where(col(clients.seen > 0), clients.theta, server.theta))
+
+    def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
+        """The trap, where a run is in it."""
+        late = series.get("collapsed", np.zeros(0))[-50:]
+        if self.floor > 1 or len(late) < 10 or late.mean() < COLLAPSED:
+            return []
+        return [
+            f"selffl: in the last {len(late)} rounds (8) gave {100 * late.mean():.0f} % of the active clients one step "
+            f"only, the estimates have collapsed; try algorithm.smoothing=1, a warm_start, or algorithm.floor=5"
+        ]
