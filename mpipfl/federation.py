@@ -199,13 +199,14 @@ class Federation:
         ]
         if self.comm.size == 1:
             return server
-        small = [field for field in fields if field.numel() * field.element_size() < SMALL]
+        small = [field for field in fields if 0 < field.numel() * field.element_size() < SMALL]
         if len(small) > 1:
-            packed = torch.cat([field.reshape(-1).view(torch.uint8) for field in small])
+            packed = torch.cat([as_bytes(field) for field in small])
             self.comm.broadcast(packed)
-            arrived = packed.split([field.numel() * field.element_size() for field in small])
-            for field, part in zip(small, arrived, strict=True):
-                field.reshape(-1).view(torch.uint8).copy_(part)
+            if not self.comm.is_server:
+                arrived = packed.split([field.numel() * field.element_size() for field in small])
+                for field, part in zip(small, arrived, strict=True):
+                    field.view(-1).view(torch.uint8).copy_(part)
         for field in fields:
             if len(small) == 1 or field.numel() * field.element_size() >= SMALL:
                 self.comm.broadcast(field)
@@ -305,6 +306,11 @@ def magnitude(value: Tensor) -> Tensor:
     if not value.shape[1]:
         return torch.zeros(len(value), dtype=torch.float64, device=value.device)
     return torch.maximum(value.amax(1), -value.amin(1)).double()
+
+
+def as_bytes(field: Tensor) -> Tensor:
+    """A copy, as bytes (a single number may have any stride, which a view as bytes does not take)."""
+    return field.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8)
 
 
 def like(old: S, new: S) -> S:

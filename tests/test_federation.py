@@ -242,9 +242,12 @@ def test_publish_of_nothing(comm: Comm) -> None:
 
     fl = federation(comm, np.zeros(0, dtype=np.int64))
     assert fl.publish(Nothing()) == ()
-    got = fl.publish(Empty(torch.zeros(0, 3), torch.tensor(float(comm.rank))))
-    assert got.none.shape == (0, 3)
-    assert float(got.one) == 0
+    single = torch.tensor(float(comm.rank)).expand(1)  # stride 0
+    assert [float(f) for f in fl.publish(Empty(single, single))] == [0, 0]
+    for none in (torch.zeros(0, 3), torch.zeros(0, 3).as_strided((0, 3), (0, 0))):
+        got = fl.publish(Empty(none, torch.tensor(float(comm.rank))))
+        assert got.none.shape == (0, 3)
+        assert float(got.one) == 0
 
 
 # ---------------------------------------------------------------------- what is not finite
