@@ -16,6 +16,7 @@ from torch import Tensor
 
 from . import schedule
 from .config import Train
+from .descent import SGD, Step, gradient
 from .models import Batched
 from .models.batched import Loss, cross_entropy
 
@@ -41,15 +42,6 @@ class Store(NamedTuple):
 
     def longest(self, name: str) -> int:
         return int(self.part(name, np.arange(len(self.bounds)))[1].max())
-
-
-class Step(NamedTuple):
-    """One step's batch for the first `active` rows of a matrix."""
-
-    active: int
-    x: Tensor  # arranged for the network
-    y: Tensor  # (rows, B)
-    weight: Tensor  # (rows, B): 1 / batch size (n / batch size for a sum, 1 in a sweep), zero where is no sample
 
 
 class Score(NamedTuple):
@@ -316,68 +308,6 @@ class MiniBatch:
         cohort = self.cohort
         keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
         return schedule.normal(np.resize(keys, len(like)), like.shape[1]).to(like.device)
-
-
-class SGD:
-    """Stochastic gradient descent on the rows of a matrix: PyTorch's rule, g += decay * theta; v = momentum * v + g;
-    theta -= lr * v, with v = 0 at the start."""
-
-    def __init__(
-        self, model: Batched, theta: Tensor, lr: float, momentum: float, decay: float, only: str = "all"
-    ) -> None:
-        self.model, self.lr, self.momentum, self.decay = model, lr, momentum, decay
-        self.parts = model.split(theta)
-        places = range(len(self.parts))
-        self.moving = [i for i in places if only == "all" or (i in model.head) == (only == "head")]
-        self.velocity = [torch.zeros_like(self.parts[i]) for i in self.moving] if self.momentum else []
-        self.pull: tuple[float, list[Tensor]] | None = None
-        self.drift: list[Tensor] | None = None
-        self.rows = 0
-
-    def step(self, step: Step, loss: Loss | None = None) -> None:
-        if not self.moving:
-            return  # the network has no such part: logistic regression is all head
-        active = step.active
-        if self.rows != active:
-            self.rows = active
-            self.leaves = [p[: max(2, active)].detach() for p in self.parts]
-            self.trained = [self.leaves[i].requires_grad_() for i in self.moving]
-            self.theta = [self.parts[i][:active] for i in self.moving]
-        gradients = gradient(self.model, self.leaves, self.trained, step, loss)
-        with torch.no_grad():
-            self.update(gradients if active > 1 else [g[:active] for g in gradients])
-
-    def update(self, gradient: list[Tensor]) -> None:
-        active, theta = self.rows, self.theta
-        if self.decay:
-            torch._foreach_add_(gradient, theta, alpha=self.decay)
-        if self.pull is not None:
-            mu, anchor = self.pull
-            torch._foreach_add_(
-                gradient, torch._foreach_sub(theta, [anchor[i][:active] for i in self.moving]), alpha=mu
-            )
-        if self.drift is not None:
-            torch._foreach_add_(gradient, [self.drift[i][:active] for i in self.moving])
-        if self.momentum:
-            velocity = [v[:active] for v in self.velocity]
-            torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, gradient)
-            gradient = velocity
-        torch._foreach_add_(theta, gradient, alpha=-self.lr)
-
-
-def gradient(
-    model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss | None = None
-) -> list[Tensor]:
-    """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix."""
-    logits = model.outputs(parts, step.x)
-    loss = loss or model.loss
-    if loss is cross_entropy:  # its gradient is softmax(logits) - onehot(label): no need to record the loss
-        error = torch.softmax(logits.detach(), 2).mul_(step.weight.unsqueeze(2))
-        error.scatter_add_(2, step.y.unsqueeze(2), -step.weight.unsqueeze(2))
-        return list(torch.autograd.grad(logits, wanted, error))
-    total = (loss(logits.flatten(0, 1), step.y.flatten()) * step.weight.flatten()).sum()
-    return list(torch.autograd.grad(total, wanted))
 
 
 def steps_of(batch: int, epochs: int, samples: np.ndarray) -> np.ndarray:
