@@ -195,6 +195,10 @@ class Cohort:
         clients = self.clients[rows.cpu().numpy()]
         return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
 
+    def counted(self, weights: str) -> Tensor:
+        """What each client counts in an average (m): its training "samples", or all the same ("equal")."""
+        return self.n_train if weights == "samples" else torch.ones_like(self.n_train)
+
     def steps_for(self, steps: int | np.ndarray | None = None, epochs: int | None = None) -> np.ndarray:
         """How many local steps each client makes (m), by the configuration where nothing else is given."""
         if steps is None and epochs is None:

@@ -9,6 +9,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from . import checkpoint, schedule, world
@@ -131,7 +132,9 @@ class Experiment:
 
     def keep_series(self) -> None:
         """What the method recorded of this round goes into the history, under the method's name."""
-        values = {name: self.fl.table(value) for name, value in sorted(self.fl.recorded.items())}
+        names, recorded = list(self.fl.recorded), list(self.fl.recorded.values())
+        table = self.fl.table(torch.stack([value.double() for value in recorded], 1)) if recorded else None
+        values = {} if table is None else {name: table[:, i].copy() for i, name in enumerate(names)}
         values |= {name: value.double().cpu().numpy() for name, value in self.fl.told.items()}
         if self.comm.is_server and values:
             self.history.append_own(self.method.kind, self.round, values)

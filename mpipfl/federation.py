@@ -137,7 +137,7 @@ class Federation:
             out = theta.clone()
             rows = torch.zeros(len(finite), theta.shape[1], dtype=theta.dtype, device=theta.device)
             for columns, mixed in self._routes.through(lambda block: everywhere @ block.double(), finite):
-                rows[:, columns] = mixed.to(theta.dtype)
+                rows[:, columns] = mixed
             out[self.reporting.to(theta.device)] = rows
             return out
 
@@ -168,7 +168,7 @@ class Federation:
     # ------------------------------------------------------------------ for the histories
 
     def record(self, **values: Tensor) -> None:
-        """Keep a value or short row per client in history.h5, one row a round; NaN for clients not in the round."""
+        """Keep a value per client (m) in history.h5, one row a round; NaN for clients not in the round."""
         self.recorded |= values
 
     def tell(self, **values: Tensor) -> None:

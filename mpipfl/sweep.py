@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import subprocess
 import sys
 import time
@@ -220,5 +219,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 STATES = ("done", "failed", "begun", "new")
 
 if __name__ == "__main__":
-    os.environ.setdefault("MPIPFL_PROGRESS", "lines")
     sys.exit(main())

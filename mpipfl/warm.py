@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import checkpoint, schedule
 from .algorithms.base import Nothing
-from .algorithms.fedavg import FedAvg
+from .algorithms.fedavg import FedAvg, Server
 from .cohort import Cohort
 from .config import Config
 from .errors import ConfigError
@@ -33,7 +33,7 @@ def rounds_of_fedavg(
     """theta after the warm start's rounds, with draws of their own: those of the run do not depend on it."""
     seed = int(schedule.key(config.seed, "warm start")) >> 1
     method, who = FedAvg(), config.participation
-    server = method.server(theta, None)  # type: ignore[arg-type]
+    server = Server(theta)
     for round in range(1, rounds + 1):
         drawn = schedule.participants(seed, round, len(work), who.fraction, who.probability)
         fl.begin(round, drawn, place(work[drawn], fl.comm.workers))

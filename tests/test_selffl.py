@@ -181,6 +181,14 @@ def test_the_variances_of_a_run_are_those_of_its_models(alone: Comm, tmp_path: P
     assert run["history/selffl/weight"][-1] == pytest.approx(1 / (run["server/sigma2_0"] + run["clients/sigma2"]))
 
 
+def test_models_that_never_move_have_no_known_variance(alone: Comm, tmp_path: Path) -> None:
+    """Zero over zero would be a weight without bound."""
+    settings = config({"algorithm": {"kind": "selffl"}, "train.lr": 1e-30, "participation.fraction": 1.0}, tmp_path)
+    run = train(settings, alone)
+    assert (run["history/selffl/rule_used"] == UNKNOWN).all()
+    assert (run["history/selffl/weight"] == 1).all()
+
+
 def test_clusters_without_active_clients_still_count(alone: Comm, tmp_path: Path) -> None:
     """The global model is the weighted mean of the clusters' latest means, whoever was active."""
     method = {"kind": "selffl", "l_max": 4, "level": "cluster", "smoothing": 1.0}

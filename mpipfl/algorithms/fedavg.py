@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -39,7 +38,7 @@ class FedAvg(Algorithm):
 
     def round(self, server: Server, clients: Nothing, cohort: Cohort, fl: Federation) -> tuple[Server, Nothing]:
         theta = self.train(server, cohort)
-        n = cohort.n_train if self.weights == "samples" else torch.ones_like(cohort.n_train)
+        n = cohort.counted(self.weights)
         return fl.aggregate(average, server, theta=(n, theta), n=n), clients
 
     def train(self, server: Server, cohort: Cohort) -> Tensor:

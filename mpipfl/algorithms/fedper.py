@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -50,7 +49,7 @@ class FedPer(Algorithm):
     def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
         theta = self.train(cohort.unite(server.base, clients.head), cohort)
         base, head = cohort.divide(theta)
-        n = cohort.n_train if self.weights == "samples" else torch.ones_like(cohort.n_train)
+        n = cohort.counted(self.weights)
         return fl.aggregate(average, server, base=(n, base), n=n), Client(head)
 
     def train(self, theta: Tensor, cohort: Cohort) -> Tensor:

@@ -43,7 +43,7 @@ class IFCA(Algorithm):
     def round(self, server: Server, clients: Nothing, cohort: Cohort, fl: Federation) -> tuple[Server, Nothing]:
         chosen = self.choose(server, cohort)
         theta = cohort.descend(server.theta[chosen])
-        n = cohort.n_train if self.weights == "samples" else torch.ones_like(cohort.n_train)
+        n = cohort.counted(self.weights)
         member = torch.nn.functional.one_hot(chosen, self.k) * n[:, None]  # A: (m, k)
         fl.record(cluster=chosen)
         ones = torch.ones_like(n)

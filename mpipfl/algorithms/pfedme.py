@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -61,7 +60,7 @@ class PFedMe(Algorithm):
             return theta, w - eta * self.lam * (w - theta)  # (8)
 
         theta, w = cohort.iterate(local, (server.w, server.w))
-        n = cohort.n_train if self.weights == "samples" else torch.ones_like(cohort.n_train)
+        n = cohort.counted(self.weights)
         return fl.aggregate(self.average, server, w=(n, w), n=n), Client(theta)
 
     def average(self, server: Server, sums: Any) -> Server:

@@ -62,7 +62,7 @@ class Scaffold(Algorithm):
             mean = sums.y / sums.n
             return Server(old.theta + self.server_lr * (mean - old.theta), old.c + sums.c / fl.population)
 
-        n = cohort.n_train if self.weights == "samples" else torch.ones_like(cohort.n_train)
+        n = cohort.counted(self.weights)
         return fl.aggregate(update, server, y=(n, y), n=n, c=moved - clients.c), Client(moved)
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:

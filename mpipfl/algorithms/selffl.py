@@ -14,10 +14,11 @@ The server takes sigma_0² as the variance of the active clients' theta_m, and w
 where a is the activity rate |active| / M unless `smoothing` says otherwise. Global is theta, personal are the theta_m;
 a client that was never active uses theta. Scalars travel in the buffers of the vectors.
 
-**Where (8) has no answer** (`rule_used` in history.h5): sigma_m² is unknown before a client's second active round; the
-median of the known ones, or 1 without any, stands in for it in the weights, and l is `l_max` (rule 1). With
-eta >= sigma_m², l is 1, the value it goes to as sigma_m² falls to eta (rule 2). Otherwise (8) holds, rounded and kept
-between 1 and `l_max` (rule 0). A client's first start is theta: there is nothing of it in theta that (10) could remove.
+**Where (8) has no answer** (`rule_used` in history.h5): sigma_m² is unknown before a client's second active round, and
+while it is zero; the median of the known ones, or 1 without any, stands in for it in the weights, and l is `l_max`
+(rule 1). With eta >= sigma_m², l is 1, the value it goes to as sigma_m² falls to eta (rule 2). Otherwise (8) holds,
+rounded and kept between 1 and `l_max` (rule 0; -1 stands for fixed steps). A client's first start is theta: there is
+nothing of it in theta that (10) could remove.
 
 **Mini-batches** of B samples give gradients of less variance: `step_rule: minibatch` puts eta / B for eta in (8),
 `gradient` takes (8) as printed.
@@ -139,7 +140,7 @@ class SelfFL(Algorithm):
         """sigma_m², and where it is known; the median of the known ones stands in where it is not."""
         if self.uncertainty == "given":
             return (self.variance or 0.0) / cohort.n_train, torch.ones_like(cohort.n_train, dtype=torch.bool)
-        known = clients.seen >= 2
+        known = (clients.seen >= 2) & (clients.sigma2 > 0)
         median = fl.gather(torch.where(known, clients.sigma2, torch.nan)).nanmedian().nan_to_num(1.0)
         return torch.where(known, clients.sigma2, median), known
 
@@ -181,7 +182,7 @@ class SelfFL(Algorithm):
     def average(self, server: Server, x: Tensor, w: Tensor, cohort: Cohort, fl: Federation) -> Server:
         """(11), smoothed; at cluster level over the clusters' latest means"""
         a = self.smoothing or len(fl.everyone) / fl.population
-        weight = {"uncertainty": w, "samples": cohort.n_train, "equal": torch.ones_like(w)}[self.weights]
+        weight = w if self.weights == "uncertainty" else cohort.counted(self.weights)
 
         def mean(old: Server, sums: Any) -> Server:
             return old._replace(theta=(1 - a) * old.theta + a * sums.theta / sums.w)
