@@ -37,6 +37,7 @@ def plan(config: Config) -> Plan:
     """Open the data, divide it, build the network. Raises the user's mistakes."""
     samples = config.data.open(config.seed)
     partition = divide(config.data, samples, config.seed)
+    samples = samples.fitted(partition.training)
     model, warm = network(config, samples), config.algorithm.warm_start
     run = None if warm is None else warm.run
     theta = model.initial() if run is None else model_of_run(run, model.dimension)
@@ -56,7 +57,7 @@ def facts(config: Config, plan: Plan) -> Facts:
 def network(config: Config, samples: Samples, number: int = 0) -> Batched:
     """The network with its initial weights; other numbers give other weights."""
     seed = config.seed if number == 0 else int(schedule.key(config.seed, "start", number))
-    return Batched(build(config.model, samples.shape, samples.classes, seed), samples.shape)
+    return Batched(build(config.model, samples.shape, samples.classes, seed, samples.vocabulary), samples.shape)
 
 
 def work_of(config: Config, n_train: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 from pydantic import Field
 
+from mpipfl.data.places import find
 from mpipfl.data.samples import Samples, checked_labels, checked_samples, from_parts
 from mpipfl.errors import DataError
 from mpipfl.section import Count, Section
@@ -35,7 +36,7 @@ class Arrays(Section):
     std: float | tuple[float, ...] = Field(default=1.0, description="See mean.")
 
     def open(self, root: Path, seed: int, clients: int, samples: int | None = None) -> Samples:
-        path = self._find(root)
+        path = find("data.source.path", self.path, root)
         arrays = read_arrays(path)
         if "x_train" in arrays or "y_train" in arrays:
             parts = ["_train"] + (["_test"] if "x_test" in arrays or "y_test" in arrays else [])
@@ -60,14 +61,6 @@ class Arrays(Section):
             checked_users(arrays["user"], len(first), f"{path}: user") if parts == [""] and "user" in arrays else None
         )
         return from_parts(images, labels, self._classes(labels, path), *self._scale(first, path), users)
-
-    def _find(self, root: Path) -> Path:
-        path = self.path.expanduser()
-        tried = [path] if path.is_absolute() else [root / path, Path.cwd() / path]
-        for candidate in tried:
-            if candidate.is_file():
-                return candidate
-        raise DataError(f"data.source.path: no file at {' nor at '.join(str(candidate) for candidate in tried)}.")
 
     def _classes(self, labels: list[np.ndarray], path: Path) -> int:
         greatest = max(int(part.max()) for part in labels)

@@ -48,6 +48,11 @@ class Partition:
         """(M,) test samples of each client."""
         return self.bounds[:, 3] - self.bounds[:, 2]
 
+    @property
+    def training(self) -> np.ndarray:
+        """The indices of all clients' training samples."""
+        return np.concatenate([self.index[start:end] for start, end in self.bounds[:, :2]])
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 over all arrays: equal for equal partitions, on any machine."""

@@ -8,29 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mpipfl.errors import DataError
 
+if TYPE_CHECKING:
+    from mpipfl.data.words import Vocabulary
+
 
 @dataclass(eq=False, kw_only=True)
 class Samples:
-    """Labelled samples; a uint8 sample x reaches the model as (x / 255 - mean) / std, a float32 one as it is."""
+    """Labelled samples; a uint8 sample x reaches the model as (x / 255 - mean) / std, others as they are."""
 
     labels: np.ndarray  # (N,) int64
     classes: int
     shape: tuple[int, ...]  # of one sample, channels first
-    dtype: np.dtype[Any]  # uint8 or float32
+    dtype: np.dtype[Any]  # uint8, float32, or int32 for token ids
     mean: float | tuple[float, ...] = 0.0  # for all channels, or one per channel
     std: float | tuple[float, ...] = 1.0
     users: np.ndarray | None = None  # (N,) int64, 0..U-1: who made the sample, where that is known
     is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
+    vocabulary: Vocabulary | None = None  # what token ids stand for
     best: dict[str, np.ndarray] | None = None  # the best models by kind, by user, where they are known
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def fitted(self, train: np.ndarray) -> Samples:
+        """The samples once it is settled which of them are training samples: what a source makes from its samples (a
+        vocabulary), it makes from those at `train` alone. Most make nothing."""
+        return self
 
     def read(self, indices: np.ndarray, client: int) -> np.ndarray:
         """The samples at `indices` as (n, *shape); most sources look the same to every client."""

@@ -17,6 +17,7 @@ from mpipfl.data.download import fetch
 from mpipfl.data.gaussian import Gaussian
 from mpipfl.data.glyphs import Glyphs
 from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts
+from mpipfl.data.texts import Texts
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
 from mpipfl.section import Section
@@ -221,6 +222,6 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 Source = Annotated[
-    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Arrays | Glyphs | Gaussian,
+    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Arrays | Texts | Glyphs | Gaussian,
     Field(discriminator="kind", description="Where the samples come from."),
 ]
