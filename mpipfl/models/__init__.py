@@ -5,10 +5,11 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from .batched import Batched as Batched
+from .language import Text
 from .networks import CNN, MLP, Imported, LeNet5, Location, Logistic
 from .networks import build as build
 
-NETWORKS = (Logistic, MLP, LeNet5, CNN, Location)
+NETWORKS = (Logistic, MLP, LeNet5, CNN, Text, Location)
 
 
 def _tag(value: Any) -> str:
@@ -22,6 +23,7 @@ Model = Annotated[
     | Annotated[MLP, Tag("mlp")]
     | Annotated[LeNet5, Tag("lenet5")]
     | Annotated[CNN, Tag("cnn")]
+    | Annotated[Text, Tag("text")]
     | Annotated[Location, Tag("location")]
     | Annotated[Imported, Tag("imported")],
     Discriminator(_tag),

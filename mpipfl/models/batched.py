@@ -1,7 +1,8 @@
 """K copies of one network, with weights of their own, computed together.
 
 A network is written in plain PyTorch. Its parameters, flattened and joined in PyTorch's order, are one vector theta in
-R^d; K clients are a matrix Theta (K, d). `Batched` gives the K networks' outputs for K batches: an `nn.Sequential` of
+R^d; K clients are a matrix Theta (K, d). Frozen parameters (`requires_grad=False`) are no part of it: constants that
+all clients share and that never travel. `Batched` gives the K networks' outputs for K batches: an `nn.Sequential` of
 known layers is translated layer by layer (linear layers to `baddbmm`, convolutions to one grouped convolution over
 K * C channels in channels_last order), any other module runs through torch.func, slower, with the same results.
 """
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from .. import elementwise
 from ..errors import ConfigError
+from . import sequences
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (n, classes), labels (n)) -> loss of each sample (n)
 Step = Callable[[list[Tensor], Tensor], Tensor]  # (all parameters (K, *shape), input) -> output
@@ -43,7 +45,7 @@ class Batched:
         self.network, self.shape = network.train(), shape
         self.loss: Loss = getattr(network, "loss", cross_entropy)  # a network may bring its own
         self.layout: list[Part] = []
-        for name, parameter in network.named_parameters():
+        for name, parameter in trained(network):
             start = self.layout[-1].stop if self.layout else 0
             self.layout.append(Part(name, tuple(parameter.shape), start, start + parameter.numel()))
         self.dimension = self.layout[-1].stop
@@ -70,7 +72,7 @@ class Batched:
 
     def initial(self) -> Tensor:
         """The network's own initial weights, as one vector (d)."""
-        return torch.cat([p.detach().reshape(-1) for p in self.network.parameters()]).float()
+        return torch.cat([p.detach().reshape(-1) for _, p in trained(self.network)]).float()
 
     def split(self, theta: Tensor) -> list[Tensor]:
         """Theta (K, d) as one contiguous tensor (K, *shape) per parameter: copies."""
@@ -109,6 +111,11 @@ class Deviation(nn.Module):
         return x - self.weight
 
 
+def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters that are trained and travel; the others are constants that all clients share."""
+    yield from ((name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad)
+
+
 def refuse(network: nn.Module) -> None:
     """Modules whose result is not a function of weights and input alone cannot be trained here."""
     for name, module in network.named_modules():
@@ -123,7 +130,7 @@ def refuse(network: nn.Module) -> None:
     buffers = [name for name, _ in network.named_buffers()]
     if buffers:
         raise ConfigError(f"model: buffers ({', '.join(buffers)}) are not federated; make them parameters or constants")
-    if not any(True for _ in network.parameters()):
+    if not any(True for _ in trained(network)):
         raise ConfigError("model: the network has no parameters to train")
 
 
@@ -153,7 +160,7 @@ def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
     if len(shape) not in (1, 3):
         return None
     layers = list(in_order(network))
-    place = {id(parameter): i for i, parameter in enumerate(network.parameters())}
+    place = {id(parameter): i for i, (_, parameter) in enumerate(trained(network))}
     images = len(shape) == 3
     steps: list[Step] = []
     for i, module in enumerate(layers):
@@ -174,10 +181,16 @@ def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
 
 def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool) -> Step | None:
     """One layer with a client axis. Images are (B, K * C, H, W), everything else (K, B, features)."""
-    if not type(module).__module__.startswith("torch.nn.modules.") and type(module) is not Deviation:
+    if not type(module).__module__.startswith("torch.nn.modules.") and type(module) not in OWN:
         return None  # a class derived from a known one may compute something else
+    if isinstance(module, sequences.Ids):
+        return sequences.to_ids
+    if (found := sequences.embedding(module, weight)) is not None:
+        return found
+    if any(not parameter.requires_grad for parameter in module.parameters()):
+        return None
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
-        return flatten
+        return unrolled if images else rows
     if isinstance(module, ELEMENTWISE):
         return lambda parts, x: elementwise.of(module, x)
     if images and isinstance(module, POOLING):
@@ -195,6 +208,7 @@ def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool)
     return None
 
 
+OWN = (Deviation, sequences.Ids)
 ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
@@ -236,12 +250,16 @@ def group_norm(module: nn.GroupNorm, weight: int, bias: int) -> Step:
     return step
 
 
-def flatten(parts: list[Tensor], x: Tensor) -> Tensor:
-    """Images to rows, in PyTorch's order (channel, height, width) for each client; rows stay rows."""
-    if x.dim() == 4:
-        clients = len(parts[0])
-        batch, channels, height, width = x.shape
-        return x.view(batch, clients, channels // clients, height, width).transpose(0, 1).flatten(2)
+def unrolled(parts: list[Tensor], x: Tensor) -> Tensor:
+    """Images to rows, in PyTorch's order (channel, height, width) for each client."""
+    if x.dim() == 5:
+        return rows(parts, x)  # came as they are
+    clients = len(parts[0])
+    batch, channels, height, width = x.shape
+    return x.view(batch, clients, channels // clients, height, width).transpose(0, 1).flatten(2)
+
+
+def rows(parts: list[Tensor], x: Tensor) -> Tensor:
     return x.flatten(2)
 
 
@@ -254,6 +272,7 @@ def mapped(network: nn.Module, layout: list[Part], shape: tuple[int, ...]) -> St
     every = torch.func.vmap(one)
 
     def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        network.to(x.device)  # its frozen parameters, once
         named = {part.name: value for part, value in zip(layout, parts, strict=True)}
         return every(named, x.reshape(*x.shape[:2], *shape))
 

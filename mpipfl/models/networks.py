@@ -14,6 +14,7 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
+from ..data.words import Vocabulary
 from ..errors import ConfigError
 from ..section import Count, Positive, Section
 from .batched import Deviation
@@ -139,11 +140,23 @@ class Imported(Section):
         return network
 
 
-def build(section: Any, shape: Shape, classes: int, seed: int) -> nn.Module:
+class Reader(Section):
+    """The base of networks that read sequences of token ids."""
+
+    def build(self, vocabulary: Vocabulary, classes: int) -> nn.Module:
+        raise NotImplementedError
+
+
+def build(section: Any, shape: Shape, classes: int, seed: int, vocabulary: Vocabulary | None = None) -> nn.Module:
     """The section's network with its seeded initial weights; its output is checked on one sample."""
+    reads = isinstance(section, Reader)
+    if reads and vocabulary is None:
+        raise ConfigError(f"model.kind={section.kind} reads texts; the source has samples of {shape}: take mlp, lenet5")
+    if vocabulary is not None and not reads and not isinstance(section, Imported):
+        raise ConfigError(f"model.kind={section.kind} takes numbers; the source has texts: take text or lstm")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network: nn.Module = section.build(shape, classes)
+        network: nn.Module = section.build(vocabulary if reads else shape, classes)
     try:
         with torch.no_grad():
             out = tuple(network(torch.zeros(2, *shape)).shape)
