@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from mpipfl.data.glyphs import Glyphs
 from mpipfl.data.keyed import generator
 from mpipfl.data.partition import Partition
-from mpipfl.data.partitions import Division, Iid
+from mpipfl.data.partitions import Division, Iid, Pooled
 from mpipfl.data.samples import Samples
 from mpipfl.data.shifts import AnyShift, NoShift, check_square, turned
 from mpipfl.data.sources import Source
@@ -127,8 +127,13 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
             f"one for every part of the split."
         )
     shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(shares)]
+    sizes = data.split.sizes(totals)
+    if isinstance(data.partition, Pooled):
+        assert users is not None
+        for client, share in enumerate(shuffled):
+            shuffled[client], sizes[client] = by_user(share, users[share], sizes[client])
     ends = np.cumsum(totals)
-    bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(data.split.sizes(totals), 1)])
+    bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(sizes, 1)])
     group = data.shift.group(data.clients)
     rotation = np.array([data.shift.degrees(int(own)) for own in range(int(group.max()) + 1)], np.int64)
     check_square(samples.shape, int(rotation.max()))
@@ -141,6 +146,21 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
         rotation=rotation[group],
         permutation=None if names is None else names[group],
     )
+
+
+def by_user(share: np.ndarray, users: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A client's samples ordered such that no user is in two parts, and the parts' sizes (3), as near to those wished
+    for as whole users allow: the greatest users first, each to the part that lacks most, none left empty."""
+    names, first, user, counts = np.unique(users, return_index=True, return_inverse=True, return_counts=True)
+    lack, filled, part = sizes.copy(), sizes == 0, np.zeros(len(names), np.int64)
+    order = np.lexsort((first, -counts))  # `first` is random, as the samples are shuffled
+    for left, own in zip(range(len(names), 0, -1), order, strict=True):
+        open_to = ~filled if left == np.count_nonzero(~filled) else sizes > 0
+        part[own] = np.argmax(np.where(open_to, lack, lack.min() - 1))
+        lack[part[own]] -= counts[own]
+        filled[part[own]] = True
+    where = part[user]
+    return share[np.argsort(where, kind="stable")], np.bincount(where, minlength=3)
 
 
 def fill(

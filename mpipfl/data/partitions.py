@@ -107,22 +107,47 @@ class Natural(Section):
     def divide(
         self, labels: np.ndarray, users: np.ndarray | None, clients: int, seed: int, floor: int
     ) -> list[np.ndarray]:
-        if users is None:
-            raise DataError(
-                "data.partition=natural needs a source with users; this one has none. Take iid, dirichlet or classes."
-            )
-        sizes = np.bincount(users)
-        least = max(self.min_samples, floor)
-        able = np.flatnonzero(sizes >= least)
-        if len(able) < clients:
-            raise DataError(
-                f"data.partition=natural: {len(able)} of {np.count_nonzero(sizes)} users have {least} samples or more, "
-                f"and {clients} clients were asked for. Lower data.clients or min_samples, or take more samples."
-            )
+        able = enough(self.kind, users, clients, max(self.min_samples, floor))
+        assert users is not None
         chosen = np.sort(generator(seed, "partition: natural").permutation(able)[:clients])
-        order = np.argsort(users, kind="stable")
-        ends = np.cumsum(sizes)
+        sizes = np.bincount(users)
+        order, ends = np.argsort(users, kind="stable"), np.cumsum(sizes)
         return [order[ends[user] - sizes[user] : ends[user]] for user in chosen]
+
+
+class Pooled(Section):
+    """Whole users are pooled into clients; each is in one part of its client's split only.
+
+    Every client gets equally many users, give or take one, at least one for each part of the split. (With `natural` a
+    client is one user, and learns for that user: its parts are the user's own samples.)
+    """
+
+    kind: Literal["pooled"] = "pooled"
+    min_samples: Count = Field(default=1, description="Users with fewer samples are left out.")
+
+    def divide(
+        self, labels: np.ndarray, users: np.ndarray | None, clients: int, seed: int, floor: int
+    ) -> list[np.ndarray]:
+        able = enough(self.kind, users, clients * floor, self.min_samples)
+        assert users is not None
+        pools = np.array_split(generator(seed, "partition: pooled").permutation(able), clients)
+        return [np.flatnonzero(np.isin(users, pool)) for pool in pools]
+
+
+def enough(kind: str, users: np.ndarray | None, wanted: int, least: int) -> np.ndarray:
+    """The users with so many samples at least; so many of them are needed."""
+    if users is None:
+        raise DataError(
+            f"data.partition={kind} needs a source with users; this one has none. Take iid, dirichlet or classes."
+        )
+    sizes = np.bincount(users)
+    able = np.flatnonzero(sizes >= least)
+    if len(able) < wanted:
+        raise DataError(
+            f"data.partition={kind}: {len(able)} of {np.count_nonzero(sizes)} users have {least} samples or more, "
+            f"and {wanted} are needed. Lower data.clients or min_samples, or take more samples."
+        )
+    return able
 
 
 def checked_total(samples: int, clients: int, floor: int) -> None:
@@ -135,6 +160,6 @@ def checked_total(samples: int, clients: int, floor: int) -> None:
 
 
 Division = Annotated[
-    Iid | Dirichlet | Classes | Natural,
+    Iid | Dirichlet | Classes | Natural | Pooled,
     Field(discriminator="kind", description="How samples are divided over clients."),
 ]

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from mpipfl.data.places import find
 from mpipfl.data.samples import Samples
-from mpipfl.data.words import TextSource, words_of
+from mpipfl.data.words import Corpus, TextSource, words_of
 from mpipfl.errors import DataError
 
 LAYOUT = "<folder>/train/<label>/*.txt and, if there are any, <folder>/test/<label>/*.txt"
@@ -37,10 +37,10 @@ class Texts(TextSource):
                 f"are needed, laid out as {LAYOUT}."
             )
         number = {label: i for i, label in enumerate(labels)}
-        return self.samples(
-            (words_of(read(path)) for path, _ in files), [number[path.parent.name] for path, _ in files],
-            len(labels), root, seed, is_test=np.array([part == "test" for _, part in files]) if parts[1:] else None,
-        )  # fmt: skip
+        is_test = np.array([part == "test" for _, part in files]) if len(parts) > 1 else None
+        corpus = Corpus.of(words_of(read(path)) for path, _ in files)
+        numbers = [number[path.parent.name] for path, _ in files]
+        return self.samples(corpus, numbers, len(labels), root, seed, is_test=is_test)
 
 
 def read(path: Path) -> str:

@@ -118,11 +118,9 @@ class TextSource(Section):
     )
     length: Count = Field(default=250, description="Words kept of each text; shorter ones are filled up.")
 
-    def samples(
-        self, texts: Iterable[Iterable[str]], labels: Any, classes: int, root: Path, seed: int, **more: Any
-    ) -> TextSamples:
-        """Samples of the texts' words; `more` are fields of Samples."""
+    def samples(self, corpus: Corpus, labels: Any, classes: int, root: Path, seed: int, **more: Any) -> TextSamples:
+        """Samples of a corpus; `more` are fields of Samples."""
         return TextSamples(
             labels=np.asarray(labels, np.int64), classes=classes, shape=(self.length,), dtype=np.dtype(np.int32),
-            corpus=Corpus.of(texts), most=self.vocabulary, root=root, seed=seed, **more,
+            corpus=corpus, most=self.vocabulary, root=root, seed=seed, **more,
         )  # fmt: skip

@@ -150,7 +150,7 @@ RARE = np.repeat(np.arange(4), [2, 500, 500, 500])
         ),
         (Classes(k=2), LABELS[:20], 10, "20 samples are too few for 10 clients"),
         (Classes(k=2), RARE, 40, "class 0 has 2 samples for the 20 clients"),
-        (Natural(), LABELS, 20, "13 of 13 users have 3 samples or more, and 20 clients were asked for"),
+        (Natural(), LABELS, 20, "13 of 13 users have 3 samples or more, and 20 are needed"),
         (Natural(min_samples=999), LABELS, 2, "0 of 13 users"),
     ],
     ids=repr,
