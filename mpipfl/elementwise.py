@@ -15,6 +15,11 @@ def sigmoid(x: Tensor) -> Tensor:
     return 1 / (1 + torch.exp(-x))
 
 
+def sigmoid_(x: Tensor) -> Tensor:
+    """The same in place."""
+    return x.neg_().exp_().add_(1).reciprocal_()
+
+
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), without overflow"""
     return torch.log1p(torch.exp(-x.abs())) + x.clamp(min=0)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from mpipfl.data.words import Vocabulary
 from mpipfl.errors import ConfigError
 from mpipfl.models import Batched, Model, build
+from mpipfl.models.recurrent import LastState
 from mpipfl.models.sequences import Ids
 
 CLIENTS, BATCH, LENGTH, WORDS, CLASSES = 5, 6, 9, 21, 3
@@ -46,9 +47,23 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
         lambda: nn.Sequential(Ids(), frozen(nn.Embedding(WORDS, 4)), nn.Flatten(), nn.Linear(4 * LENGTH, CLASSES)),
         True,
     ),
+    "lstm": (lambda: of("lstm", embedding={"size": 7}, hidden=12), True),
+    "one layer of cells": (lambda: of("char_lstm", hidden=33, layers=1), True),
+    "lstm on frozen vectors": (
+        lambda: nn.Sequential(
+            Ids(), LastState(frozen(nn.Embedding(WORDS, 5, padding_idx=0)), 6, 3), nn.Linear(6, CLASSES)
+        ),
+        True,
+    ),
+    "frozen cells": (
+        lambda: nn.Sequential(
+            Ids(), frozen(LastState(nn.Embedding(WORDS, 5, padding_idx=0), 6, 1)), nn.Linear(6, CLASSES)
+        ),
+        False,
+    ),
     "frozen dense": (lambda: nn.Sequential(Ids(), bag(), frozen(nn.Linear(8, 8)), nn.Linear(8, CLASSES)), False),
 }  # fmt: skip
-KEEPS_PADDING_OUT = ("text", "frozen mean")
+KEEPS_PADDING_OUT = ("text", "frozen mean", "lstm", "one layer of cells", "lstm on frozen vectors")
 
 
 class Case:
@@ -129,10 +144,22 @@ def test_frozen_parameters_are_no_part_of_theta() -> None:
         Batched(frozen(network), (LENGTH,))
 
 
-def test_a_text_of_padding_alone_is_zero() -> None:
-    case = Case("text")
+def test_the_lstm_of_the_paper() -> None:
+    """4 gates of 256 cells, inputs of 50 and 256, two biases each; the same bits among others at that size too."""
+    NETWORKS["large"] = (lambda: of("lstm"), True)
+    case = Case("large")
+    assert case.batched.dimension == WORDS * 50 + 1024 * (50 + 256 + 2 + 2 * 256 + 2) + 257 * CLASSES
+    out, gradient = case.together()
+    for first, last in ((0, 2), (1, 4), (3, 5)):
+        mine = case.together(first, last)
+        assert torch.equal(mine[0], out[first:last]) and torch.equal(mine[1], gradient[first:last])
+
+
+@pytest.mark.parametrize("name", KEEPS_PADDING_OUT)
+def test_a_text_of_padding_alone_is_zero(name: str) -> None:
+    case = Case(name)
     out, _ = case.together(x=torch.zeros_like(case.x))
-    bias = case.batched.split(case.theta)[2]
+    bias = case.batched.split(case.theta)[-1]
     assert torch.equal(out, bias.unsqueeze(1).expand_as(out))
 
 

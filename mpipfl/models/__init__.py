@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from .batched import Batched as Batched
-from .language import Text
+from .language import LSTM, CharLSTM, Text
 from .networks import CNN, MLP, Imported, LeNet5, Location, Logistic
 from .networks import build as build
 
-NETWORKS = (Logistic, MLP, LeNet5, CNN, Text, Location)
+NETWORKS = (Logistic, MLP, LeNet5, CNN, Text, LSTM, CharLSTM, Location)
 
 
 def _tag(value: Any) -> str:
@@ -24,6 +24,8 @@ Model = Annotated[
     | Annotated[LeNet5, Tag("lenet5")]
     | Annotated[CNN, Tag("cnn")]
     | Annotated[Text, Tag("text")]
+    | Annotated[LSTM, Tag("lstm")]
+    | Annotated[CharLSTM, Tag("char_lstm")]
     | Annotated[Location, Tag("location")]
     | Annotated[Imported, Tag("imported")],
     Discriminator(_tag),

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import elementwise
 from ..errors import ConfigError
-from . import sequences
+from . import recurrent, sequences
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (n, classes), labels (n)) -> loss of each sample (n)
 Step = Callable[[list[Tensor], Tensor], Tensor]  # (all parameters (K, *shape), input) -> output
@@ -166,10 +166,9 @@ def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
     for i, module in enumerate(layers):
         after = layers[i + 1] if i + 1 < len(layers) else None
         before = layers[i - 1] if i else None
-        weight, bias = (place.get(id(getattr(module, kind, None))) for kind in ("weight", "bias"))
         if isinstance(module, nn.ReLU) and isinstance(after, nn.MaxPool2d):
             continue  # max(relu) = relu(max): applied after pooling, to a quarter of the numbers
-        step = layer(module, weight, bias, images)
+        step = layer(module, place, images)
         if step is None:
             return None
         steps.append(step)
@@ -179,12 +178,15 @@ def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
     return steps
 
 
-def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool) -> Step | None:
-    """One layer with a client axis. Images are (B, K * C, H, W), everything else (K, B, features)."""
+def layer(module: nn.Module, place: dict[int, int], images: bool) -> Step | None:
+    """A layer with a client axis; `place` finds parameters by id. Images are (B, K * C, H, W), others (K, B, ...)."""
     if not type(module).__module__.startswith("torch.nn.modules.") and type(module) not in OWN:
         return None  # a class derived from a known one may compute something else
+    weight, bias = (place.get(id(getattr(module, kind, None))) for kind in ("weight", "bias"))
     if isinstance(module, sequences.Ids):
         return sequences.to_ids
+    if isinstance(module, recurrent.LastState):
+        return recurrent.translated(module, place)
     if (found := sequences.embedding(module, weight)) is not None:
         return found
     if any(not parameter.requires_grad for parameter in module.parameters()):
@@ -208,7 +210,7 @@ def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool)
     return None
 
 
-OWN = (Deviation, sequences.Ids)
+OWN = (Deviation, sequences.Ids, recurrent.LastState)
 ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
@@ -264,12 +266,20 @@ def rows(parts: list[Tensor], x: Tensor) -> Tensor:
 
 
 def mapped(network: nn.Module, layout: list[Part], shape: tuple[int, ...]) -> Step:
-    """Any module, by torch.func over the client axis."""
+    """Any module, by torch.func over the client axis, or where that cannot be, for one client after the other."""
 
     def one(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
         return torch.func.functional_call(network, parameters, (x,))
 
+    def in_turn(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.stack([one({name: value[k] for name, value in parameters.items()}, x[k]) for k in range(len(x))])
+
     every = torch.func.vmap(one)
+    try:
+        with torch.no_grad():
+            every({part.name: torch.zeros(2, *part.shape) for part in layout}, torch.zeros(2, 1, *shape))
+    except RuntimeError:  # some operations, such as PyTorch's LSTM, know no vmap
+        every = in_turn
 
     def step(parts: list[Tensor], x: Tensor) -> Tensor:
         network.to(x.device)  # its frozen parameters, once
