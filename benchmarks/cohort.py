@@ -45,7 +45,7 @@ def row(work: Workload, repeats: int, peak: float) -> Row:
                 found[name].append(work.steps / run())
     best = max(("loop", "loop, untuned"), key=lambda name: middle(found[name]))
     ratios = [mine / theirs for mine, theirs in zip(found["auto"], found[best], strict=True)]
-    work_rate = middle(found["auto"]) * flops(work.network()) * work.batch / 1e9
+    work_rate = middle(found["auto"]) * flops(work) * work.batch / 1e9
     return {
         "workload": work.name,
         "auto width": auto,

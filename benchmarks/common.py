@@ -25,7 +25,7 @@ from mpipfl.data.partition import Partition
 from mpipfl.data.samples import from_parts
 from mpipfl.models import Batched
 
-from .workloads import CLASSES, SHAPE, Workload
+from .workloads import CLASSES, Workload
 
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpipfl")
@@ -46,7 +46,7 @@ def experiment(work: Workload, **settings: Any) -> tuple[Config, world.Plan]:
     bounds = np.stack([ends - work.samples, ends, ends, ends], 1)
     partition = Partition(np.arange(len(y)), bounds, nothing, nothing)
     samples = from_parts([x.numpy()], [y.numpy()], CLASSES)
-    model = Batched(work.network(), SHAPE)
+    model = Batched(work.network(), work.shape)
     return config, world.Plan(samples, partition, model, model.initial(), world.work_of(config, partition.n_train))
 
 
