@@ -16,6 +16,7 @@ from mpipfl.data.arrays import Arrays
 from mpipfl.data.download import fetch
 from mpipfl.data.gaussian import Gaussian
 from mpipfl.data.glyphs import Glyphs
+from mpipfl.data.leaf import Leaf, Shakespeare, Tff
 from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts
 from mpipfl.data.sent140 import Sent140
 from mpipfl.data.texts import Texts
@@ -223,6 +224,18 @@ def _mapped(path: Path) -> np.ndarray:
 
 
 Source = Annotated[
-    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Arrays | Texts | Sent140 | Glyphs | Gaussian,
+    Mnist
+    | FashionMnist
+    | Emnist
+    | Cifar10
+    | Cifar100
+    | Arrays
+    | Texts
+    | Sent140
+    | Leaf
+    | Tff
+    | Shakespeare
+    | Glyphs
+    | Gaussian,
     Field(discriminator="kind", description="Where the samples come from."),
 ]

@@ -33,7 +33,7 @@ def test_defaults_and_short_forms():
     data = Data.model_validate({"partition": {"kind": "classes", "k": 3}, "shift": {"kind": "permute_labels"}})
     assert (data.partition, data.shift) == (Classes(k=3), PermuteLabels())
     images = {"mnist", "fashion_mnist", "emnist", "cifar10", "cifar100"}
-    assert set(SOURCES) == images | {"arrays", "texts", "sent140", "glyphs", "gaussian"}
+    assert set(SOURCES) == images | {"arrays", "texts", "sent140", "leaf", "tff", "shakespeare", "glyphs", "gaussian"}
 
 
 def test_a_sources_keys_may_stand_beside_it():
