@@ -38,7 +38,8 @@ WRONG_FILES = {
     ),
     "unknown model": (
         FEDAVG + "model: lenet6",
-        "model: no kind 'lenet6' (did you mean lenet5?); known: cnn, imported, lenet5, location, logistic, mlp",
+        "model: no kind 'lenet6' (did you mean lenet5?); known: char_lstm, cnn, imported, lenet5, location, "
+        "logistic, lstm, mlp, text",
     ),
     "unknown source": (FEDAVG + "data: {source: glyph}", "data.source: no kind 'glyph' (did you mean glyphs?); "),
     "unknown partition": (
@@ -46,8 +47,8 @@ WRONG_FILES = {
     ),
     "unknown shift": (FEDAVG + "data: {shift: rotates}", "data.shift: no kind 'rotates' (did you mean rotate?); "),
     "no kind": ("algorithm: {mu: 1}", "algorithm: no kind None; known: "),
-    "a number for a kind": (FEDAVG + "model: 5", "model: no kind 5; known: cnn, "),
-    "nothing for a kind": (FEDAVG + "model:", "model: no kind None; known: cnn, "),
+    "a number for a kind": (FEDAVG + "model: 5", "model: no kind 5; known: char_lstm, cnn, "),
+    "nothing for a kind": (FEDAVG + "model:", "model: no kind None; known: char_lstm, cnn, "),
     "no algorithm": ("rounds: 3", "algorithm: missing, and it has no default (name a method, for instance "),
     "no path": (FEDAVG + "data: {source: arrays}", "data.source.path: missing, and it has no default"),
     "word for a number": (FEDAVG + "train: {lr: fast}", "train.lr: 'fast' should be a valid number"),
