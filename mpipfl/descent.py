@@ -67,6 +67,16 @@ class SGD:
         torch._foreach_add_(theta, gradient, alpha=-self.lr)
 
 
+def adam(
+    number: int, theta: Tensor, gradient: Tensor, lr: float, mean: Tensor, square: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Step `number` (from 0) of PyTorch's Adam with its defaults: the new theta and its gradient's running moments."""
+    mean = 0.9 * mean + 0.1 * gradient
+    square = 0.999 * square + 0.001 * gradient.square()
+    likely, scale = mean / (1 - 0.9 ** (number + 1)), (square / (1 - 0.999 ** (number + 1))).sqrt()
+    return theta - lr * likely / (scale + 1e-8), mean, square
+
+
 def gradient(
     model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss | None = None
 ) -> list[Tensor]:

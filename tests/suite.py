@@ -29,6 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedper": {"kind": "fedper"},
     "fedrep": {"kind": "fedrep", "head_epochs": 2},
     "pfedbayes": {"kind": "pfedbayes"},
+    "pfedbayes-adam": {"kind": "pfedbayes", "optimizer": "adam"},
     "ifca": {"kind": "ifca", "k": 2},
     "cfl": {"kind": "cfl", "eps1": 5, "eps2": 0.01},
     "fedfomo": {"kind": "fedfomo"},
