@@ -182,6 +182,8 @@ class Experiment:
             return ""
         row = self.history.row(-1)
         kinds = [k for k in ("global", "personal") if getattr(self.method, f"learns_{k}ly")]
+        if f"{kinds[0]}_error_mean" in row:
+            return "  ".join(f"{k} error {row[f'{k}_error_mean']:.4g}" for k in kinds)
         return "  ".join(f"{k} {100 * row[f'{k}_accuracy_mean']:.1f} %" for k in kinds)
 
     def finish(self, seconds: float, rounds: int) -> None:
