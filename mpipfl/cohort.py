@@ -7,7 +7,7 @@ A client's result does not depend on which others share its matrix (two rows at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -144,8 +144,16 @@ class Cohort:
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
         """The gradient (m, d) of each client's loss over all its training data (`train.loss`: its mean or its sum) at
         theta (m, d) or (d), weight decay included."""
+        mean = self.mean_grad(theta, loss=loss)
+        samples = 1.0 if self.train.loss == "mean" else self.n_train[:, None]
+        return (mean * samples + self.train.weight_decay * theta).float()
 
-        out = self.empty(self.model.dimension)
+    def mean_grad(self, theta: Tensor, chosen: Sequence[np.ndarray] | None = None, loss: Loss | None = None) -> Tensor:
+        """The gradient (m, d), float64, of each client's mean loss over its training data, or over the chosen ones
+        (NaN where none are): an array of places for each client."""
+
+        out = self.empty(self.model.dimension, dtype=torch.float64)
+        samples = self.store.part("train", self.clients)[1] if chosen is None else np.array([len(c) for c in chosen])
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
             parts = self.model.split(self._take(theta, rows))
@@ -153,12 +161,10 @@ class Cohort:
             for step in feed:
                 leaves = [p[: max(2, step.active)].detach().requires_grad_() for p in parts]
                 total[: step.active] += self.model.join(gradient(self.model, leaves, leaves, step, loss))[: step.active]
-            samples = self.n_train[self._at(rows), None] if self.train.loss == "mean" else 1.0
-            decay = self.train.weight_decay * self._take(theta, rows)[: len(rows)]
-            out[self._at(rows)] = (total[: len(rows)] / samples + decay).float()
+            out[self._at(rows)] = total[: len(rows)]
 
-        self._sweep(run, "train")
-        return out
+        self._sweep(run, "train", chosen)
+        return out / torch.from_numpy(samples).to(self.device)[:, None]
 
     def loss(self, theta: Tensor, part: str = "train") -> Tensor:
         """Each client's mean loss (m) at theta (m, d) or (d)."""
@@ -208,6 +214,21 @@ class Cohort:
         passes = self.train.epochs if epochs is None else epochs
         return steps_of(self.train.batch, passes, self.store.part("train", self.clients)[1])
 
+    def parts(self, count: np.ndarray, independent: bool = False) -> Iterator[list[np.ndarray]]:
+        """Random parts of the clients' training data, by (seed, client) alone: `count` (m) parts of nearly equal size
+        that make up the whole, or are drawn each by itself. Every turn gives one part per client, empty where a client
+        has no more."""
+        samples = self.store.part("train", self.clients)[1]
+        for k in range(int(count.max(initial=0))):
+            keys = schedule.key(self.seed, "parts", self.clients, k if independent else 0)
+            order = schedule.permutations(keys, samples)
+            first = np.zeros_like(samples) if independent else k * samples // count
+            last = samples // count if independent else (k + 1) * samples // count
+            yield [
+                order[i, a:b] if k < count[i] else order[i, :0]
+                for i, (a, b) in enumerate(zip(first, last, strict=True))
+            ]
+
     def uniform(self, count: int, stream: str) -> Tensor:
         """Numbers in [0, 1) for each client (m, count), float64, by (seed, stream, round, client) alone."""
         keys = schedule.key(self.seed, stream, self.round, self.clients)
@@ -250,15 +271,21 @@ class Cohort:
 
         return plan
 
-    def _sweep(self, run: Run, part: str) -> None:
-        """Once through a part of every client's data, in equal bites, each sample with weight one."""
+    def _sweep(self, run: Run, part: str, chosen: Sequence[np.ndarray] | None = None) -> None:
+        """Once through a part of every client's data, or the chosen places of it, in equal bites, each sample with
+        weight one."""
         start, samples = self.store.part(part, self.clients)
-        size = max(1, min(SWEEP, self.store.longest(part)))
+        longest = self.store.longest(part)
+        if chosen is not None:
+            samples = np.array([len(places) for places in chosen])
+        size = max(1, min(SWEEP, longest))
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             bites = -(-samples[rows] // size)
             count = np.clip(samples[rows, None] - np.arange(bites.max(initial=0)) * size, 0, size)
             index = np.arange(count.shape[1] * size).reshape(1, -1, size) + np.zeros((len(rows), 1, 1), dtype=np.int64)
+            if chosen is not None:
+                index = padded([chosen[row] for row in rows], index.shape[1] * size).reshape(index.shape)
             index[np.arange(size) >= count[..., None]] = 0
             return index + start[rows, None, None], count, np.ones(count.shape)
 
@@ -312,6 +339,14 @@ class MiniBatch:
         cohort = self.cohort
         keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
         return schedule.normal(np.resize(keys, len(like)), like.shape[1]).to(like.device)
+
+
+def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """Arrays of places as one matrix, filled up with zeros."""
+    out = np.zeros((len(rows), width), dtype=np.int64)
+    for row, places in zip(out, rows, strict=True):
+        row[: len(places)] = places
+    return out
 
 
 def steps_of(batch: int, epochs: int, samples: np.ndarray) -> np.ndarray:

@@ -81,6 +81,8 @@ class Experiment:
         first = self.round
         self.report.start(first)
         while self.round < config.rounds:
+            if self.round == self.method.prepares_after:
+                self.prepare()
             self.round += 1
             self.train()
             last = self.round == config.rounds
@@ -107,6 +109,19 @@ class Experiment:
                 theta = self.plan.theta.to(self.device)
                 theta = rounds_of_fedavg(self.config, theta, warm.rounds, self.plan.work, self.fl, self.cohort)
             self.begin_with(theta)
+
+    def prepare(self) -> None:
+        """The method's special round, of all clients; what it tells is kept as it is."""
+        self.fl.begin(self.round, np.arange(self.clients), self.home)
+        with self.telemetry.phase("train"):
+            cohort = self.cohort(self.hosted)
+            rows = self.states.take(self.hosted)
+            self.server, rows = self.method.prepare(self.server, rows, cohort, self.fl)
+        self.states.put(self.hosted, rows, ~self.fl.left_out)
+        if self.comm.is_server:
+            self.history.keep_own(self.method.kind, {k: v.cpu().numpy() for k, v in self.fl.told.items()})
+            for remark in self.method.remarks(self.history.own(self.method.kind)):
+                self.report.say(remark)
 
     def train(self) -> None:
         """One round: draw the clients, place them, let the method work, keep the clients' new rows."""

@@ -45,6 +45,10 @@ METHODS: dict[str, dict[str, Any]] = {
         "clusters": 2,
         "level": "cluster",
     },
+    "ucfl": {"kind": "ucfl"},
+    "ucfl-streams": {"kind": "ucfl", "streams": 2, "variance": {"parts": [2, 3]}, "at_round": 1},
+    "ucfl-auto": {"kind": "ucfl", "streams": "auto", "stream_weights": "group", "variance": {"part": 5}},
+    "ucfl-parallel": {"kind": "ucfl", "streams": 2, "parallel": True, "variance": {"parts": 3, "draws": "independent"}},
 }
 
 SMALL: dict[str, Any] = {

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mpipfl.errors import ConfigError
 from mpipfl.models import Batched, Model, build
+from mpipfl.models.networks import LeNet5
 
 IMAGE, ROW = (1, 28, 28), (6,)
 
@@ -288,3 +289,17 @@ def test_an_imported_network_is_taken() -> None:
     network = build(TypeAdapter(Model).validate_python(f"{__name__}:Fixed"), ROW, 3, 0)
     assert isinstance(network, Fixed)
     assert not Batched(network, ROW).translated
+
+
+def test_glorot_weights_are_uniform_with_their_variance_and_biases_zero() -> None:
+    network = build(LeNet5(init="glorot"), (1, 28, 28), 10, seed=3)
+    for layer in (layer for layer in network if hasattr(layer, "weight")):
+        fan_in, fan_out = layer.weight[0].numel(), layer.weight[:, 0].numel()
+        edge = (6 / (fan_in + fan_out)) ** 0.5
+        assert layer.weight.abs().max() <= edge
+        assert layer.weight.var() == pytest.approx(edge**2 / 3, rel=0.2)
+        assert (layer.bias == 0).all()
+    again, other = (build(LeNet5(init="glorot"), (1, 28, 28), 10, seed=s)[0].weight for s in (3, 4))
+    assert torch.equal(again, network[0].weight)
+    assert not torch.equal(other, network[0].weight)
+    assert build(LeNet5(), (1, 28, 28), 10, seed=3)[0].bias.abs().max() > 0

@@ -23,12 +23,14 @@ from .pfedme import PFedMe
 from .scaffold import Scaffold
 from .selffl import SelfFL as SelfFL
 from .selffl_augmented import SelfFLAugmented
+from .ucfl import UCFL
 
 METHODS = (
     *(Local, FedAvg, FedProx, Scaffold, Oracle),
     *(Ditto, PFedMe, PerFedAvg, FedPer, FedRep, PFedBayes),
     *(IFCA, CFL, FedFOMO),
     *(SelfFL, SelfFLAugmented),
+    *(UCFL,),
 )
 
 Method = Annotated[
@@ -47,6 +49,7 @@ Method = Annotated[
     | CFL
     | FedFOMO
     | SelfFL
-    | SelfFLAugmented,
+    | SelfFLAugmented
+    | UCFL,
     Field(discriminator="kind"),
 ]

@@ -22,7 +22,15 @@ Shape = tuple[int, ...]
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
-class Logistic(Section):
+class Network(Section):
+    """What every network has."""
+
+    init: Literal["torch", "glorot"] = Field(
+        "torch", description="PyTorch's initial weights; or Glorot-uniform, bias 0"
+    )
+
+
+class Logistic(Network):
     """Multinomial logistic regression: one linear layer on the flattened input."""
 
     kind: Literal["logistic"] = "logistic"
@@ -31,7 +39,7 @@ class Logistic(Section):
         return nn.Sequential(nn.Flatten(), nn.Linear(numel(shape), classes))
 
 
-class MLP(Section):
+class MLP(Network):
     """Hidden dense layers with ReLU (784-100-10 for MNIST by default)."""
 
     kind: Literal["mlp"] = "mlp"
@@ -45,7 +53,7 @@ class MLP(Section):
         return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
 
 
-class LeNet5(Section):
+class LeNet5(Network):
     """LeNet-5: convolutions of 6 and 16 channels, 5x5, each pooled; dense 120-84."""
 
     kind: Literal["lenet5"] = "lenet5"
@@ -66,7 +74,7 @@ class LeNet5(Section):
         return nn.Sequential(*features, *dense)
 
 
-class CNN(Section):
+class CNN(Network):
     """Two 5x5 convolutions, pooled, and dense 400-120-84 as in the pFedMe and PersFL papers."""
 
     kind: Literal["cnn"] = "cnn"
@@ -89,7 +97,7 @@ class CNN(Section):
         return nn.Sequential(*features, *dense)
 
 
-class Location(Section):
+class Location(Network):
     """One number for each of the inputs, their mean under Gaussian noise: loss |x - theta|^2 / (2 variance)."""
 
     kind: Literal["location"] = "location"
@@ -106,7 +114,7 @@ class Location(Section):
         return outputs.square().sum(1) / (2 * self.variance)
 
 
-class Imported(Section):
+class Imported(Network):
     """Your own nn.Module by import path, `kind: package.module:Class`, with its `args`."""
 
     kind: str = Field("package.module:Class", pattern=r"^[\w.]+:\w+$")
@@ -144,6 +152,8 @@ def build(section: Any, shape: Shape, classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network: nn.Module = section.build(shape, classes)
+        if section.init == "glorot":
+            network.apply(glorot)
     try:
         with torch.no_grad():
             out = tuple(network(torch.zeros(2, *shape)).shape)
@@ -154,6 +164,15 @@ def build(section: Any, shape: Shape, classes: int, seed: int) -> nn.Module:
     if out != (2, classes):
         raise ConfigError(f"model.kind={section.kind} gives outputs of shape {out[1:]}; the data has {classes} classes")
     return network
+
+
+def glorot(layer: nn.Module) -> None:
+    """Glorot-uniform weights and zero biases, where a layer has such."""
+    for name, weights in layer.named_parameters(recurse=False):
+        if weights.dim() > 1:
+            nn.init.xavier_uniform_(weights)
+        elif name == "bias":
+            nn.init.zeros_(weights)
 
 
 def numel(shape: Shape) -> int:
