@@ -116,15 +116,16 @@ class Cohort:
         steps: int | np.ndarray | None = None,
         epochs: int | None = None,
         batches: int = 1,
+        batch: int | None = None,
         stream: str = "batches",
     ) -> tuple[Tensor, ...]:
         """A method's own local loop: state <- step(*state, batch, ...) in every local step, on many clients at once.
 
         The state's tensors have a row per client (or none yet: (d) is every client's start). `step` gets the rows of
-        some clients and as many independent mini-batches as `batches` says; `batch.grad(theta)` is the gradient of
-        their losses.
+        some clients and as many independent mini-batches as `batches` says, of `batch` samples where it is not the
+        configuration's; `batch.grad(theta)` is the gradient of their losses.
         """
-        wanted = self.steps_for(steps, epochs)
+        wanted = self.steps_for(steps, epochs, batch)
         out = tuple(self.empty(*field.shape[-1:], dtype=field.dtype) for field in state)
 
         def run(rows: np.ndarray, *feeds: Iterator[Step]) -> None:
@@ -138,7 +139,7 @@ class Cohort:
             for result, field in zip(out, fields, strict=True):
                 result[self._at(rows)] = field[: len(rows)]
 
-        self._each(run, wanted, *(self._plan(wanted, f"{stream} {b}" if b else stream) for b in range(batches)))
+        self._each(run, wanted, *(self._plan(wanted, f"{stream} {b}" if b else stream, batch) for b in range(batches)))
         return out
 
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
@@ -205,14 +206,16 @@ class Cohort:
         """What each client counts in an average (m): its training "samples", or all the same ("equal")."""
         return self.n_train if weights == "samples" else torch.ones_like(self.n_train)
 
-    def steps_for(self, steps: int | np.ndarray | None = None, epochs: int | None = None) -> np.ndarray:
+    def steps_for(
+        self, steps: int | np.ndarray | None = None, epochs: int | None = None, batch: int | None = None
+    ) -> np.ndarray:
         """How many local steps each client makes (m), by the configuration where nothing else is given."""
         if steps is None and epochs is None:
             steps = self.train.steps
         if steps is not None:
             return np.broadcast_to(np.asarray(steps, dtype=np.int64), (len(self),)).copy()
         passes = self.train.epochs if epochs is None else epochs
-        return steps_of(self.train.batch, passes, self.store.part("train", self.clients)[1])
+        return steps_of(batch or self.train.batch, passes, self.store.part("train", self.clients)[1])
 
     def parts(self, count: np.ndarray, independent: bool = False) -> Iterator[list[np.ndarray]]:
         """Random parts of the clients' training data, by (seed, client) alone: `count` (m) parts of nearly equal size
@@ -228,6 +231,11 @@ class Cohort:
                 order[i, a:b] if k < count[i] else order[i, :0]
                 for i, (a, b) in enumerate(zip(first, last, strict=True))
             ]
+
+    @property
+    def largest(self) -> int:
+        """The most training samples any client has, in the cohort or not."""
+        return self.store.longest("train")
 
     def uniform(self, count: int, stream: str) -> Tensor:
         """Numbers in [0, 1) for each client (m, count), float64, by (seed, stream, round, client) alone."""
@@ -256,10 +264,10 @@ class Cohort:
             return theta.expand(max(2, len(rows)), -1)
         return theta[self._at(np.resize(rows, max(2, len(rows))))]
 
-    def _plan(self, steps: np.ndarray, stream: str) -> Plan:
+    def _plan(self, steps: np.ndarray, stream: str, batch: int | None = None) -> Plan:
         """The random mini-batches of training, by rows: which samples, and how many count."""
         start, samples = self.store.part("train", self.clients)
-        size = min(self.train.batch, self.store.longest("train"))
+        size = min(batch or self.train.batch, self.store.longest("train"))
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             index, count = schedule.batches(
@@ -334,11 +342,27 @@ class MiniBatch:
         g = model.join(gradient(model, leaves, leaves, self.data, loss))
         return g.add_(theta, alpha=decay) if decay else g
 
-    def normal(self, like: Tensor, stream: str = "noise") -> Tensor:
-        """Standard normal numbers of the shape (K, n) of `like`, by (seed, stream, round, client, step) alone."""
+    def grad_of_heads(self, base: Tensor, heads: Tensor, of_base: bool = False) -> tuple[Tensor, Tensor]:
+        """Of several heads (K, draws, h) on each client's base (K, b) at once: the gradient of the base (K, b) of the
+        mean over the heads (of no columns unless asked for), and each head's of its own mean loss (K, draws, h)."""
+        model, draws = self.cohort.model, heads.shape[1]
+        parts = model.with_heads(base, heads)
+        wanted = [i for i in range(len(parts)) if of_base or i in model.head]
+        found = gradient(model, parts, [parts[i].requires_grad_() for i in wanted], self.data, several=draws)
+        by_head = [g for i, g in zip(wanted, found, strict=True) if i in model.head]
+        rest = [g.reshape(len(g), -1) for i, g in zip(wanted, found, strict=True) if i not in model.head]
+        by_base = torch.cat([base[:, :0], *rest], 1) / draws
+        if of_base:
+            by_base = by_base + self.cohort.train.weight_decay * base
+        return by_base, model.join_heads(by_head, draws)
+
+    def normal(self, like: Tensor, stream: str = "noise", draws: int = 1) -> Tensor:
+        """Standard normal numbers of the shape (K, n) of `like`, or (K, draws, n), by (seed, stream, round, client,
+        step) alone."""
         cohort = self.cohort
         keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
-        return schedule.normal(np.resize(keys, len(like)), like.shape[1]).to(like.device)
+        found = schedule.normal(np.resize(keys, len(like)), draws * like.shape[1]).to(like.device)
+        return found if draws == 1 else found.view(len(like), draws, like.shape[1])
 
 
 def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:

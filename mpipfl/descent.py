@@ -78,14 +78,18 @@ def adam(
 
 
 def gradient(
-    model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss | None = None
+    model: Batched, parts: list[Tensor], wanted: list[Tensor], step: Step, loss: Loss | None = None, several: int = 1
 ) -> list[Tensor]:
-    """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix."""
+    """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix. With
+    `several` heads side by side, of the sum of their losses."""
     logits = model.outputs(parts, step.x)
     loss = loss or model.loss
+    rows, samples, outputs = logits.shape
+    logits = logits.reshape(rows, samples * several, outputs // several)
+    labels, weight = (t if several == 1 else t.repeat_interleave(several, 1) for t in (step.y, step.weight))
     if loss is cross_entropy:  # its gradient is softmax(logits) - onehot(label): no need to record the loss
-        error = torch.softmax(logits.detach(), 2).mul_(step.weight.unsqueeze(2))
-        error.scatter_add_(2, step.y.unsqueeze(2), -step.weight.unsqueeze(2))
+        error = torch.softmax(logits.detach(), 2).mul_(weight.unsqueeze(2))
+        error.scatter_add_(2, labels.unsqueeze(2), -weight.unsqueeze(2))
         return list(torch.autograd.grad(logits, wanted, error))
-    total = (loss(logits.flatten(0, 1), step.y.flatten()) * step.weight.flatten()).sum()
+    total = (loss(logits.flatten(0, 1), labels.flatten()) * weight.flatten()).sum()
     return list(torch.autograd.grad(total, wanted))

@@ -45,6 +45,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "clusters": 2,
         "level": "cluster",
     },
+    "pfedvem": {"kind": "pfedvem", "head_epochs": 2, "draws": 3},
+    "pfedvem-sgd": {"kind": "pfedvem", "head_epochs": 1, "draws": 1, "head_optimizer": "sgd", "head_batch": 7},
     "ucfl": {"kind": "ucfl"},
     "ucfl-streams": {"kind": "ucfl", "streams": 2, "variance": {"parts": [2, 3]}, "at_round": 1},
     "ucfl-auto": {"kind": "ucfl", "streams": "auto", "stream_weights": "group", "variance": {"part": 5}},

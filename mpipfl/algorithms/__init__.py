@@ -20,6 +20,7 @@ from .oracle import Oracle
 from .perfedavg import PerFedAvg
 from .pfedbayes import PFedBayes
 from .pfedme import PFedMe
+from .pfedvem import PFedVEM
 from .scaffold import Scaffold
 from .selffl import SelfFL as SelfFL
 from .selffl_augmented import SelfFLAugmented
@@ -30,7 +31,7 @@ METHODS = (
     *(Ditto, PFedMe, PerFedAvg, FedPer, FedRep, PFedBayes),
     *(IFCA, CFL, FedFOMO),
     *(SelfFL, SelfFLAugmented),
-    *(UCFL,),
+    *(UCFL, PFedVEM),
 )
 
 Method = Annotated[
@@ -50,6 +51,7 @@ Method = Annotated[
     | FedFOMO
     | SelfFL
     | SelfFLAugmented
-    | UCFL,
+    | UCFL
+    | PFedVEM,
     Field(discriminator="kind"),
 ]

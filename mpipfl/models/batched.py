@@ -83,6 +83,20 @@ class Batched:
         """The inverse of `split`."""
         return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
+    def with_heads(self, base: Tensor, heads: Tensor) -> list[Tensor]:
+        """Networks with several heads side by side, as one wide last layer: bases (K, b), heads (K, draws, h)."""
+        parts = self.split(self.unite(base, heads[:, 0]))
+        start = self.head_at[0]
+        for i in self.head:
+            place = self.layout[i]
+            wide = heads[..., place.start - start : place.stop - start]
+            parts[i] = wide.reshape(len(base), heads.shape[1] * place.shape[0], *place.shape[1:])
+        return parts
+
+    def join_heads(self, parts: list[Tensor], draws: int) -> Tensor:
+        """The wide layer's parts as one vector for each head (K, draws, h)."""
+        return torch.cat([part.reshape(len(part), draws, -1) for part in parts], 2)
+
     def arrange(self, x: Tensor) -> Tensor:
         """Batches of steps x clients x samples (S, K, B, *shape) in the order `outputs` takes; index it by step."""
         if self.images:
