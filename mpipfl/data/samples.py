@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,3 +123,11 @@ def checked_samples(x: np.ndarray, where: str) -> np.ndarray:
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
         return x.transpose(0, 3, 1, 2)
     return x
+
+
+def mapped(path: Path) -> np.ndarray:
+    """A .npy file mapped into memory: the ranks of a node share its pages."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except Exception as error:
+        raise DataError(f"{path} cannot be read ({error}).") from error

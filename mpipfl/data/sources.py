@@ -1,4 +1,4 @@
-"""Where samples come from: the public image sets through torchvision, one's own arrays, and drawn characters.
+"""Where samples come from: the public image sets, most through torchvision, one's own arrays, and drawn characters.
 
 A source is its section of the configuration; `open` finds, if need be downloads, and reads it. A set that can be had
 in no way is reported with the places searched and the command that fetches it.
@@ -17,7 +17,8 @@ from mpipfl.data.arrays import Arrays
 from mpipfl.data.download import fetch
 from mpipfl.data.gaussian import Gaussian
 from mpipfl.data.glyphs import Glyphs
-from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts
+from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts, mapped
+from mpipfl.data.sun397 import Sun397
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
 from mpipfl.section import Section
@@ -171,7 +172,7 @@ class Cifar10(Torchvision):
             return super().open(root, seed, clients, samples)
         images, labels = [], []
         for part in ("train", "test"):
-            x, y = (_mapped(root / f"cifar10/{key}_{part}.npy") for key in "xy")
+            x, y = (mapped(root / f"cifar10/{key}_{part}.npy") for key in "xy")
             images.append(checked_samples(x, str(root / f"cifar10/x_{part}.npy")))
             labels.append(checked_labels(y, len(x), str(root / f"cifar10/y_{part}.npy")))
             if images[-1].shape[1:] != (3, 32, 32) or x.dtype != np.uint8 or labels[-1].max() > 9:
@@ -218,15 +219,7 @@ SUPERCLASS = np.array([
 ])  # fmt: skip
 
 
-def _mapped(path: Path) -> np.ndarray:
-    """A .npy file mapped into memory: the ranks of a node share its pages."""
-    try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except Exception as error:
-        raise DataError(f"{path} cannot be read ({error}).") from error
-
-
 Source = Annotated[
-    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Arrays | Glyphs | Gaussian,
+    Mnist | FashionMnist | Emnist | Cifar10 | Cifar100 | Sun397 | Arrays | Glyphs | Gaussian,
     Field(discriminator="kind", description="Where the samples come from."),
 ]

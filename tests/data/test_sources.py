@@ -15,6 +15,7 @@ from mpipfl.data import download, sources
 from mpipfl.data.federated import Data, Split, divide
 from mpipfl.data.partitions import Superclasses
 from mpipfl.data.sources import SUPERCLASS, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Source
+from mpipfl.data.sun397 import Sun397
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
 
@@ -271,7 +272,7 @@ def test_torchvision_is_only_imported_when_needed():
 
 
 def test_every_source_is_documented():
-    for section in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100):
+    for section in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100, Sun397):
         assert TypeAdapter(Source).validate_python({"kind": section().kind}) == section()
         assert section.line()
         assert all(field.description for name, field in section.model_fields.items() if name != "kind")
