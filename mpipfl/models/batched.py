@@ -180,6 +180,9 @@ def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool)
         return flatten
     if isinstance(module, ELEMENTWISE):
         return lambda parts, x: elementwise.of(module, x)
+    if images and isinstance(module, nn.AdaptiveAvgPool2d) and module.output_size in (1, (1, 1)):
+        # The module takes a mean here, whose order of summation depends on how many clients' channels there are.
+        return lambda parts, x: F.avg_pool2d(x, x.shape[2:])
     if images and isinstance(module, POOLING):
         return lambda parts, x: module(x)
     if isinstance(module, Deviation) and weight is not None:
