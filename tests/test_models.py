@@ -276,17 +276,32 @@ def test_any_image_size(kind: str, shape: tuple[int, ...]) -> None:
     assert out.shape == (2, 3, 7)
 
 
-@pytest.mark.parametrize("kind", ["lenet5", "cnn", "cnn6"])
-@pytest.mark.parametrize("side", [32, 48])
-def test_bits_do_not_depend_on_companions(kind: str, side: int) -> None:
-    """Also where a network ends in the mean over an image."""
-    section = {"cnn": {"channels": [3, 5]}, "cnn6": {"channels": [4, 8, 6, 17], "hidden": 13}}.get(kind, {})
-    shape = (3, side, side)
-    network = build(TypeAdapter(Model).validate_python({"kind": kind, **section}), shape, 7, 0)
-    batched = Batched(network, shape)
+def averaging(size: Any, channels: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Conv2d(2, channels, 2), nn.AdaptiveAvgPool2d(size), nn.Flatten(), nn.LazyLinear(7))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: papers("lenet5"), IMAGE),
+        (lambda: papers("cnn", channels=[3, 5]), IMAGE),
+        (lambda: papers("cnn6", channels=[1, 8, 6, 17], hidden=13), (1, 64, 64)),
+        (averaging(1, 17), (2, 9, 9)),
+        (averaging((2, 1), 17), (2, 9, 9)),
+        (averaging((3, None), 17), (2, 9, 9)),  # windows that overlap
+    ],
+    ids=["lenet5", "cnn", "cnn6", "mean", "mean of windows", "mean of overlapping windows"],
+)
+def test_bits_do_not_depend_on_companions(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
+    network = make()
+    expected = network(torch.zeros(1, *shape))
+    batched = Batched(network, shape)
     theta = batched.initial() + 0.01 * torch.randn(7, batched.dimension)
-    x, direction = torch.randn(7, BATCH, *shape), torch.randn(BATCH, 7)
+    x, direction = torch.randn(7, BATCH, *shape), torch.randn(BATCH, expected.shape[1])
+    nn.utils.vector_to_parameters(theta[6].clone(), network.parameters())
+    assert batched.translated
+    assert near(batched.outputs(batched.split(theta), batched.arrange(x[None])[0])[6], network(x[6]))
 
     def everything(clients: list[int]) -> Tensor:
         parts = [part.requires_grad_() for part in batched.split(theta[clients])]
