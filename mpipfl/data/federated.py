@@ -117,9 +117,8 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
     chosen = np.arange(len(samples))
     if data.samples is not None and data.samples < len(samples):
         chosen = np.sort(generator(seed, "subset").permutation(len(samples))[: data.samples])
-    users = None if samples.users is None else samples.users[chosen]
     floor = data.split.floor
-    shares = data.partition.divide(samples.labels[chosen], users, data.clients, seed, floor)
+    shares = data.partition.divide(samples.pool(chosen), data.clients, seed, floor)
     totals = np.array([len(share) for share in shares], np.int64)
     if (short := np.flatnonzero(totals < floor)).size:
         raise DataError(

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 from pydantic import Discriminator, Tag
 
 from .batched import Batched as Batched
-from .networks import CNN, MLP, Imported, LeNet5, Location, Logistic
+from .networks import CNN, CNN6, MLP, Imported, LeNet5, Location, Logistic
 from .networks import build as build
 
-NETWORKS = (Logistic, MLP, LeNet5, CNN, Location)
+NETWORKS = (Logistic, MLP, LeNet5, CNN, CNN6, Location)
 
 
 def _tag(value: Any) -> str:
@@ -22,6 +22,7 @@ Model = Annotated[
     | Annotated[MLP, Tag("mlp")]
     | Annotated[LeNet5, Tag("lenet5")]
     | Annotated[CNN, Tag("cnn")]
+    | Annotated[CNN6, Tag("cnn6")]
     | Annotated[Location, Tag("location")]
     | Annotated[Imported, Tag("imported")],
     Discriminator(_tag),

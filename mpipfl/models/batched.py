@@ -194,6 +194,8 @@ def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool)
         return flatten
     if isinstance(module, ELEMENTWISE):
         return lambda parts, x: elementwise.of(module, x)
+    if images and isinstance(module, nn.AdaptiveAvgPool2d):
+        return adaptive_average(module)
     if images and isinstance(module, POOLING):
         return lambda parts, x: module(x)
     if isinstance(module, Deviation) and weight is not None:
@@ -212,8 +214,8 @@ def layer(module: nn.Module, weight: int | None, bias: int | None, images: bool)
 ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
-POOLING = nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d
-SPATIAL = POOLING | nn.Conv2d | nn.GroupNorm
+POOLING = nn.MaxPool2d | nn.AvgPool2d
+SPATIAL = POOLING | nn.AdaptiveAvgPool2d | nn.Conv2d | nn.GroupNorm
 WIDE = 32  # outputs from which on a turned copy of the input pays
 
 
@@ -246,6 +248,24 @@ def group_norm(module: nn.GroupNorm, weight: int, bias: int) -> Step:
         clients = len(parts[weight])
         scale, shift = parts[weight].flatten(), parts[bias].flatten()
         return F.group_norm(x, clients * module.num_groups, scale, shift, module.eps)
+
+    return step
+
+
+def adaptive_average(module: nn.AdaptiveAvgPool2d) -> Step:
+    """The means of the module's windows; its own order of summation depends on how many clients' channels there are."""
+    size = module.output_size if isinstance(module.output_size, tuple) else (module.output_size,) * 2
+
+    def windows(length: int, count: int) -> list[tuple[int, int]]:
+        return [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        rows, columns = (windows(length, count or length) for length, count in zip(x.shape[2:], size, strict=True))
+        means = [
+            [F.avg_pool2d(x[:, :, top:bottom, left:right], (bottom - top, right - left)) for left, right in columns]
+            for top, bottom in rows
+        ]
+        return torch.cat([torch.cat(row, dim=3) for row in means], dim=2)
 
     return step
 

@@ -40,7 +40,7 @@ class Logistic(Network):
 
 
 class MLP(Network):
-    """Hidden dense layers with ReLU (784-100-10 for MNIST by default)."""
+    """Hidden dense layers with ReLU; by default one of 100, on MNIST the papers' 784-100-10."""
 
     kind: Literal["mlp"] = "mlp"
     hidden: tuple[Count, ...] = Field((100,), description="width of each hidden layer")
@@ -75,7 +75,7 @@ class LeNet5(Network):
 
 
 class CNN(Network):
-    """Two 5x5 convolutions, pooled, and dense 400-120-84 as in the pFedMe and PersFL papers."""
+    """Two 5x5 convolutions, pooled, and dense 120-84; on CIFAR-10 the PersFL paper's 400-120-84-10."""
 
     kind: Literal["cnn"] = "cnn"
     channels: tuple[Count, Count] = Field((6, 16), description="channels of the two convolutions")
@@ -95,6 +95,26 @@ class CNN(Network):
             nn.Linear(84, classes),
         )
         return nn.Sequential(*features, *dense)
+
+
+class CNN6(Network):
+    """Six layers without batch statistics: four 3x3 convolutions, each pooled, dense 256-100-classes.
+
+    After the last convolution the mean over the image is taken, so the dense layers have the same size for any images:
+    on CIFAR-100's 32x32 and on SUN397's 64x64. With 20 classes and the default channels there are 416,136 parameters.
+    """
+
+    kind: Literal["cnn6"] = "cnn6"
+    channels: tuple[Count, Count, Count, Count] = Field((32, 64, 128, 256), description="of the four convolutions")
+    hidden: Count = Field(100, description="width of the dense layer before the last")
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        channels, _, _ = images(shape, self.kind, 16)
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise((channels, *self.channels)):
+            layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(self.channels[-1], self.hidden), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(self.hidden, classes))
 
 
 class Location(Network):

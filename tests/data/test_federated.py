@@ -32,7 +32,8 @@ def test_defaults_and_short_forms():
     assert (data.source, data.partition, data.shift) == (Mnist(), Dirichlet(), Rotate())
     data = Data.model_validate({"partition": {"kind": "classes", "k": 3}, "shift": {"kind": "permute_labels"}})
     assert (data.partition, data.shift) == (Classes(k=3), PermuteLabels())
-    assert set(SOURCES) == {"mnist", "fashion_mnist", "emnist", "cifar10", "cifar100", "arrays", "glyphs", "gaussian"}
+    torchvision = {"mnist", "fashion_mnist", "emnist", "cifar10", "cifar100"}
+    assert set(SOURCES) == torchvision | {"sun397", "arrays", "glyphs", "gaussian"}
 
 
 def test_a_sources_keys_may_stand_beside_it():
