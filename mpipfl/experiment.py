@@ -208,7 +208,8 @@ class Experiment:
             return
         try:
             self.history.write(self.folder.path)  # again: a run may have ended just after its last checkpoint
-            self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, telemetry)
+            traffic = self.method.traffic(self.server, self.clients)._asdict()
+            self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, traffic | telemetry)
             for remark in self.method.remarks(self.history.own(self.method.kind)):
                 self.report.say(remark)
             self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")

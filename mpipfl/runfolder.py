@@ -80,7 +80,7 @@ class RunFolder:
         partition.write(self.path / "partition.h5", config.data.source.model_dump_json())
 
     def finish(
-        self, config: Config, history: History, seconds: float, rounds: int, ranks: int, telemetry: dict[str, Any]
+        self, config: Config, history: History, seconds: float, rounds: int, ranks: int, costs: dict[str, Any]
     ) -> None:
         """The last and the best-on-validation figures, and what they cost."""
         summary: dict[str, Any] = {
@@ -98,7 +98,7 @@ class RunFolder:
             "ranks": ranks,
         }
         with whole(self.path / "summary.json") as temporary:
-            temporary.write_text(json.dumps(plain(summary | telemetry), indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(plain(summary | costs), indent=2) + "\n", encoding="utf-8")
 
 
 def differences(old: Config, new: Config) -> str:

@@ -99,8 +99,8 @@ class Algorithm(Section):
         """The models to evaluate for the cohort's clients."""
         raise TypeError(f"{type(self).__name__} must say which models it makes")
 
-    def traffic(self, server: Any) -> Traffic:
-        """What a round costs."""
+    def traffic(self, server: Any, clients: int) -> Traffic:
+        """What a round costs with so many clients in all."""
         return Traffic()
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:

@@ -30,7 +30,7 @@ from torch import Tensor
 from ..descent import adam
 from ..elementwise import sigmoid, softplus
 from ..section import NonNegative, Number, Positive
-from .base import Algorithm, Facts, Models, col
+from .base import Algorithm, Facts, Models, Traffic, col
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -93,6 +93,9 @@ class PFedBayes(Algorithm):
 
     def models(self, server: Gaussian, clients: Gaussian, cohort: Cohort) -> Models:
         return Models(globally=server.mu, personal=clients.mu)
+
+    def traffic(self, server: Gaussian, clients: int) -> Traffic:
+        return Traffic(streams=2, uplinks=2)  # means and deviations
 
 
 def descend(x: Tensor, slope: Tensor, rate: float) -> Tensor:

@@ -194,8 +194,8 @@ class UCFL(Algorithm):
         own = len(server.row) == 0
         return Models(globally=None, personal=clients.theta if own else self.streams_of(server, cohort))
 
-    def traffic(self, server: Server) -> Traffic:
-        k = len(server.row) or len(server.weight)
+    def traffic(self, server: Server, clients: int) -> Traffic:
+        k = len(server.row) or clients
         return Traffic(streams=k, uplinks=k if self.parallel else 1)
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
