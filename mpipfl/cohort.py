@@ -8,6 +8,7 @@ A client's result does not depend on which others share its matrix (two rows at 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from . import schedule
 from .config import Train
-from .descent import SGD, Step, gradient
+from .descent import SGD, Step, gradient, surprise
 from .models import Batched
 from .models.batched import Loss, cross_entropy
 
@@ -24,6 +25,7 @@ SWEEP = 128  # samples at a time where a whole part of the data is gone through
 AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
 
 Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]  # rows -> samples, how many, their weight
+Slope = Callable[["MiniBatch", Tensor], Tensor]  # (batch, logits (K, B, classes)) -> gradient of the loss there
 Run = Callable[..., None]  # (rows, one iterator of steps for each plan)
 
 
@@ -81,6 +83,7 @@ class Cohort:
         drift: Tensor | None = None,
         only: str = "all",
         loss: Loss | None = None,
+        slope: Slope | None = None,
         stream: str = "batches",
     ) -> Tensor:
         """SGD from theta (m, d) or (d) on each client's training data, with the configuration's batch, learning rate,
@@ -88,7 +91,8 @@ class Cohort:
         drift), for `pull` = (mu, anchor).
 
         `steps` is a number for all or one per client, else `epochs` passes over the data; `only` the "head" or the
-        "base" moves where asked; another `stream` gives other batches in the same round.
+        "base" moves where asked; another `stream` gives other batches in the same round. `slope` is another loss by
+        its gradient with respect to the logits.
         """
         wanted = self.steps_for(steps, epochs)
         rate, inertia = self.train.lr if lr is None else lr, self.train.momentum if momentum is None else momentum
@@ -101,8 +105,9 @@ class Cohort:
                 sgd.pull = (pull[0], self.model.split(self._take(pull[1], rows)))
             if drift is not None:
                 sgd.drift = self.model.split(self._take(drift, rows))
-            for step in feed:
-                sgd.step(step, loss)
+            for number, step in enumerate(feed):
+                own = None if slope is None else partial(slope, MiniBatch(self, rows, number, step))
+                sgd.step(step, loss, own)
             out[self._at(rows)] = self.model.join(sgd.parts)[: len(rows)]
 
         self._each(train, wanted, self._plan(wanted, stream))
@@ -197,10 +202,13 @@ class Cohort:
 
     # ------------------------------------------------------------------ who and how much
 
+    def at(self, clients: np.ndarray) -> Cohort:
+        """Any clients, wherever they are hosted, as often as they are named."""
+        return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
+
     def of(self, rows: Tensor) -> Cohort:
         """Some of the clients by themselves."""
-        clients = self.clients[rows.cpu().numpy()]
-        return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
+        return self.at(self.clients[rows.cpu().numpy()])
 
     def counted(self, weights: str) -> Tensor:
         """What each client counts in an average (m): its training "samples", or all the same ("equal")."""
@@ -341,6 +349,21 @@ class MiniBatch:
         leaves = [part.requires_grad_() for part in model.split(theta)]
         g = model.join(gradient(model, leaves, leaves, self.data, loss))
         return g.add_(theta, alpha=decay) if decay else g
+
+    def take(self, values: Tensor) -> Tensor:
+        """Of a value or vector for each client of the cohort, those of this batch's (K, ...)."""
+        rows = np.resize(self.rows[: self.data.active], max(2, self.data.active))
+        return values[torch.from_numpy(rows).to(values.device)]
+
+    def outputs(self, theta: Tensor) -> Tensor:
+        """What networks (K, d) say to this batch (K, B, classes); nothing is recorded for a gradient."""
+        with torch.no_grad():
+            return self.cohort.model.outputs(self.cohort.model.split(theta), self.data.x)
+
+    def surprise(self, logits: Tensor) -> Tensor:
+        """The gradient of the cross-entropy of this batch's labels with respect to the logits: softmax - onehot, each
+        sample with its weight."""
+        return surprise(logits, self.data.y, self.data.weight)
 
     def grad_of_heads(self, base: Tensor, heads: Tensor, of_base: bool = False) -> tuple[Tensor, Tensor]:
         """Of several heads (K, draws, h) on each client's base (K, b) at once: the gradient of the base (K, b) of the

@@ -42,6 +42,7 @@ class Experiment:
         self.method = config.algorithm
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
+        self.fl.rounds = config.rounds
         self.home = place(plan.work, comm.workers)
         self.hosted = np.flatnonzero(self.home == comm.rank)
 
@@ -80,17 +81,19 @@ class Experiment:
             self.history.restore(history)
         first = self.round
         self.report.start(first)
-        while self.round < config.rounds:
+        while self.round < config.all_rounds:
             if self.round == self.method.prepares_after:
                 self.prepare()
             self.round += 1
             self.train()
-            last = self.round == config.rounds
+            last = self.round == config.all_rounds
             due = self.round % config.evaluate.every == 0 or last
             if due:
                 self.evaluate()
             self.report.round(self.round, self.note() if due else "", due)
             stop = self.comm.any(self.stopping is not None)
+            if last:
+                self.find()
             if last or stop or (config.checkpoint.every and self.round % config.checkpoint.every == 0):
                 self.save()
             if stop and not last:
@@ -123,10 +126,19 @@ class Experiment:
             for remark in self.method.remarks(self.history.own(self.method.kind)):
                 self.report.say(remark)
 
+    def find(self) -> None:
+        """What the method has found of every client goes into the history."""
+        self.fl.begin(self.round, np.arange(self.clients), self.home)
+        found = self.method.findings(self.server, self.states.take(self.hosted))
+        tables = {name: self.fl.table(value) for name, value in found.items()}
+        self.history.keep_own(self.method.kind, {name: t for name, t in tables.items() if t is not None})
+
     def train(self) -> None:
         """One round: draw the clients, place them, let the method work, keep the clients' new rows."""
         config, who = self.config, self.config.participation
         drawn = schedule.participants(config.seed, self.round, self.clients, who.fraction, who.probability)
+        if self.round > config.rounds:
+            drawn = np.arange(self.clients)
         trained = drawn if who.train == "sampled" else np.arange(self.clients)
         self.fl.begin(self.round, trained, self.hosts(trained), np.isin(trained, drawn))
         if not len(trained):

@@ -50,7 +50,7 @@ class RunFolder:
         round, lines = checkpoint.newest(self.path)
         if round is None:
             return None, [*lines, "no whole checkpoint: starting at round 0"]
-        if round > config.rounds:
+        if round > config.all_rounds:
             raise ConfigError(
                 f"{self.path} has done {round} rounds already; resume with rounds={round} or more, not {config.rounds}"
             )
@@ -67,7 +67,7 @@ class RunFolder:
             summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        return round == config.rounds == summary["rounds"]
+        return round == config.all_rounds and config.rounds == summary["rounds"]
 
     def describe(self, config: Config, partition: Partition) -> None:
         """What will run, written before it does."""

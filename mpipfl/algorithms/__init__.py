@@ -18,6 +18,7 @@ from .ifca import IFCA
 from .local import Local
 from .oracle import Oracle
 from .perfedavg import PerFedAvg
+from .persfl import PersFL
 from .pfedbayes import PFedBayes
 from .pfedme import PFedMe
 from .pfedvem import PFedVEM
@@ -31,7 +32,7 @@ METHODS = (
     *(Ditto, PFedMe, PerFedAvg, FedPer, FedRep, PFedBayes),
     *(IFCA, CFL, FedFOMO),
     *(SelfFL, SelfFLAugmented),
-    *(UCFL, PFedVEM),
+    *(UCFL, PFedVEM, PersFL),
 )
 
 Method = Annotated[
@@ -52,6 +53,7 @@ Method = Annotated[
     | SelfFL
     | SelfFLAugmented
     | UCFL
-    | PFedVEM,
+    | PFedVEM
+    | PersFL,
     Field(discriminator="kind"),
 ]

@@ -95,6 +95,15 @@ class Algorithm(Section):
         """A special round of all clients, without training."""
         return server, clients
 
+    @property
+    def closing_rounds(self) -> int:
+        """Rounds of all clients after those of the configuration."""
+        return 0
+
+    def findings(self, server: Any, clients: Any) -> dict[str, Tensor]:
+        """What of the clients' last states goes into history.h5: a number or short row for each."""
+        return {}
+
     def models(self, server: Any, clients: Any, cohort: Cohort) -> Models:
         """The models to evaluate for the cohort's clients."""
         raise TypeError(f"{type(self).__name__} must say which models it makes")
