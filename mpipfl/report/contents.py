@@ -62,6 +62,7 @@ def results(comparison: Comparison) -> Table:
                Column("std over clients", 1, "low", 100), Column("best on validation", 1, "high", 100),
                Column("its round", 0), Column("loss", 3, "low"), Column("error", 5, "low")]  # fmt: skip
     rows: list[list[Cell]] = []
+    leagues: list[str] = []
     for line in comparison.lines:
         for kind in line.kinds():
             names = [f"{kind}_{name}" for name in (*figures.values(), "accuracy_std")]
@@ -75,13 +76,18 @@ def results(comparison: Comparison) -> Table:
                 for what in ("loss", "error")
             ]
             rows.append([marked(line), kind, len(line.runs), *last, *chosen, *ends])
+            leagues.append(league(line, kind))
     caption = (
         "Test data of every client, last round; accuracies in %, mean ± standard error over runs (seeds). "
         "Bold: the best of the personal and the best of the global models. A method that makes no personal models has "
         "the line of its global one only, which its clients use."
     )
-    table = Table("results", "Results", columns, rows, caption, [str(row[1]) for row in rows])
-    return without_empty(table)
+    return without_empty(Table("results", "Results", columns, rows, caption, leagues))
+
+
+def league(line: Line, kind: str) -> str:
+    """Whom a line competes with for the best figure: an unfinished run with nobody."""
+    return kind if line.runs[0].finished else f"{kind} {line.label}"
 
 
 def marked(line: Line) -> str:
@@ -100,6 +106,7 @@ def improvement(comparison: Comparison) -> Table | None:
     heads: dict[str, Literal["high", "low"]] = {"PUI": "high", "PUD": "low", "MPI": "high", "API": "high",
                                                 "MPD": "high", "APD": "high"}  # fmt: skip
     rows: list[list[Cell]] = []
+    leagues: list[str] = []
     for line in comparison.lines:
         quanta = comparison.improvement(line)
         if quanta:
@@ -108,6 +115,7 @@ def improvement(comparison: Comparison) -> Table | None:
             parts = [part for run in line.runs if (part := run.accuracies("personal")) is not None]
             average = over_runs(mean_over_clients(part) for part in parts)
             rows.append([marked(line), len(quanta), *scaled, scale(average, 100)])
+            leagues.append(league(line, ""))
     if not rows:
         return None
     columns = [METHOD, Column("runs", 0), *(Column(name, 1, best) for name, best in heads.items()),
@@ -115,11 +123,11 @@ def improvement(comparison: Comparison) -> Table | None:
     without = [line.label for line in comparison.lines if not comparison.improvement(line)]
     caption = (
         "QoI = P - max(G, L) of each client: accuracy with the method's model, less the better of FedAvg's global "
-        "model and its own local one. PUI, PUD: % of clients above, below zero. MPI, API: median, mean QoI of the improved; "
-        "MPD, APD: of the worsened; percentage points. Baselines: the local and fedavg runs with the same seed whose "
-        "other settings differ least."
+        "model and its own local one. PUI, PUD: % of clients above, below zero. MPI, API: median, mean QoI of the "
+        "improved; MPD, APD: of the worsened; percentage points. Baselines: the local and fedavg runs with the same "
+        "seed whose other settings differ least."
     ) + (f" No baselines for {', '.join(without)}." if without else "")
-    return Table("improvement", "Quantum of improvement", columns, rows, caption)
+    return Table("improvement", "Quantum of improvement", columns, rows, caption, leagues)
 
 
 def scale(figure: Figure | None, factor: float) -> Figure | None:
@@ -138,17 +146,20 @@ def fairness_of(comparison: Comparison, line: Line) -> dict[str, dict[str, Figur
 
 def fairness_table(comparison: Comparison) -> Table | None:
     rows: list[list[Cell]] = []
+    leagues: list[str] = []
     for line in comparison.lines:
         for what, figures in fairness_of(comparison, line).items():
             rows.append([marked(line), what, *figures.values()])
-    rows.sort(key=lambda row: OVER.index(str(row[1])))  # stable: lines stay in order
+            leagues.append(league(line, what))
+    order = sorted(range(len(rows)), key=lambda i: OVER.index(str(rows[i][1])))  # stable: lines stay in order
+    rows, leagues = [rows[i] for i in order], [leagues[i] for i in order]
     caption = (
         "Over clients, of what they use (personal models). Variance: 0 where all are equal. Cosine with the equal "
         "vector and Jain's index: 1 where all are equal. Entropy of the shares: the logarithm of the number of clients "
         "where all are equal. Of the worsened |QoI| is taken; none: nobody, or only zeros."
     )
     columns = [METHOD, Column("over"), *FAIRNESS]
-    return Table("fairness", "Fairness", columns, rows, caption, [str(row[1]) for row in rows]) if rows else None
+    return Table("fairness", "Fairness", columns, rows, caption, leagues) if rows else None
 
 
 def clients(comparison: Comparison) -> Table | None:

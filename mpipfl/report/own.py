@@ -6,6 +6,7 @@ What was not recorded is said and skipped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ class Panel(NamedTuple):
     draw: Callable[[Any, Scene], str | None]
 
 
+MOST = 10  # lines of a method that are drawn
 SELFFL = (
     Panel("uncertainties: σ₀², and σₘ² with its quartiles", ("round", "sigma2_0", "sigma2_m"), draw.uncertainties),
     Panel("local steps l in the last round", ("steps",), draw.last_steps),
@@ -58,9 +60,14 @@ REGISTRY: dict[str, tuple[Panel, ...]] = {
 
 def pictures(comparison: Comparison) -> list[tuple[Line, str | None, list[str]]]:
     """For each line whose method has pictures of its own: the picture of its first run, and what is to be said."""
-    found = []
+    found: list[tuple[Line, str | None, list[str]]] = []
+    drawn: Counter[str] = Counter()
     for index, line in enumerate(comparison.lines):
         if line.method in REGISTRY:
+            drawn[line.method] += 1
+            if drawn[line.method] > MOST:
+                found.append((line, None, [f"Not drawn: pictures of {MOST} lines of this method are above."]))
+                continue
             run = line.runs[0]
             average = comparison.baseline("fedavg", run)
             names = [other.runs for other in comparison.lines]

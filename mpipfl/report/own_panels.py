@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .pictures import COLOURS, INK
+from .pictures import COLOURS, INK, logarithmic
 from .runs import Run
 
 EQUAL = 0.05  # coefficient of variation of confidences below which weighting by them does nothing
@@ -37,11 +37,11 @@ def band(axes: Any, x: np.ndarray, values: np.ndarray, colour: str, label: str =
     axes.set_xlabel("round")
 
 
-def logarithmic(axes: Any, *values: np.ndarray) -> None:
+def over_decades(axes: Any, *values: np.ndarray) -> None:
     """A logarithmic axis where numbers are positive and span decades."""
     found = np.concatenate([v[np.isfinite(v)].ravel() for v in values])
     if len(found) and found.min() > 0 and found.max() > 20 * found.min():
-        axes.set_yscale("log")
+        logarithmic(axes, "y")
 
 
 def last_row(values: np.ndarray) -> np.ndarray:
@@ -64,7 +64,7 @@ def uncertainties(axes: Any, scene: Scene) -> None:
     x, between, own = scene.own["round"], scene.own["sigma2_0"], scene.own["sigma2_m"]
     axes.plot(x, between, color=INK, linestyle="dashed", label="σ₀²")
     band(axes, x, own, scene.colour, "σₘ²")
-    logarithmic(axes, between, own)
+    over_decades(axes, between, own)
     axes.legend()
 
 
@@ -191,7 +191,7 @@ def collaborators(axes: Any, scene: Scene) -> None:
 def confidence(axes: Any, scene: Scene) -> str | None:
     tau, n = scene.own["tau"][-1], scene.run.series["n_train"]
     axes.scatter(n, tau, s=8, color=scene.colour, linewidth=0)
-    logarithmic(axes, tau)
+    over_decades(axes, tau)
     axes.set_xlabel("training samples")
     known = tau[~np.isnan(tau)]
     variation = known.std() / known.mean() if len(known) and known.mean() else 0.0
@@ -205,7 +205,7 @@ def confidence(axes: Any, scene: Scene) -> str | None:
 
 def course_of_confidence(axes: Any, scene: Scene) -> None:
     band(axes, scene.own["round"], scene.own["tau"], scene.colour)
-    logarithmic(axes, scene.own["tau"])
+    over_decades(axes, scene.own["tau"])
 
 
 # ---------------------------------------------------------------------- PersFL

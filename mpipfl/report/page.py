@@ -78,7 +78,7 @@ def improvement(comparison: Comparison) -> str:
         parts += ["<h3>Density of the quantum of improvement</h3>", drawn(comparison, density, "")]
     if fairness is not None:
         parts.append(titled(fairness))
-    otherwise = "It needs history.h5 of at least one run."
+    otherwise = "Not drawn: the accuracies of single clients are not known."
     parts += ["<h3>Fairness of the accuracies</h3>", drawn(comparison, pictures.fairness_bars(comparison), otherwise)]
     return "\n".join(parts)
 

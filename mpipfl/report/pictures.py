@@ -10,15 +10,16 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import NullLocator, StrMethodFormatter
 
 from .clock import System
 from .compare import Comparison, Line
-from .contents import fairness_of, phase_names
+from .contents import fairness_of, mean, phase_names
 
 INK = "#123456"  # stands for the page's text colour
 COLOURS = ("#3b82f6", "#ef4444", "#10b981", "#f59e0b", "#8b5cf6",
@@ -35,10 +36,10 @@ INKED = (
     "grid.color",
 )
 STYLE: Any = dict.fromkeys(INKED, INK) | {
-    "svg.fonttype": "none", "font.size": 9, "font.sans-serif": ["DejaVu Sans"], "axes.grid": True,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True, "axes.linewidth": 0.7,
-    "axes.titlesize": 9.5, "axes.formatter.useoffset": False, "grid.alpha": 0.18, "grid.linewidth": 0.7,
-    "lines.linewidth": 1.4, "legend.frameon": False, "legend.fontsize": 8,
+    "svg.fonttype": "none", "font.size": 9, "font.sans-serif": ["DejaVu Sans"], "text.parse_math": False,
+    "axes.grid": True, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
+    "axes.linewidth": 0.7, "axes.titlesize": 9.5, "axes.titley": 1.0, "axes.formatter.useoffset": False,
+    "grid.alpha": 0.18, "grid.linewidth": 0.7, "lines.linewidth": 1.4, "legend.frameon": False, "legend.fontsize": 8,
 }  # fmt: skip
 WIDE = 9.0  # inches
 POINTS = 200  # of a curve; more are thinned out
@@ -84,6 +85,17 @@ def style(index: int) -> dict[str, Any]:
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
+def logarithmic(axes: Any, which: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers: typeset powers of ten take longer than all the rest of a picture."""
+    axes.set(**{f"{which}scale": "log"})
+    axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    if high < 100 * low:
+        axis.get_major_locator().set_params(subs=(1, 2, 5))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
 def thinned(*arrays: np.ndarray) -> list[np.ndarray]:
     """At most so many points, the first and the last among them."""
     count = len(arrays[0])
@@ -108,7 +120,7 @@ def draw_curves(
     values = np.concatenate(seen) if seen else np.array([])
     finite = values[np.isfinite(values)]
     if "accuracy" not in name and len(finite) and finite.min() > 0 and finite.max() > 30 * finite.min():
-        axes.set_yscale("log")
+        logarithmic(axes, "y")
     axes.set_xlabel("time, T_dl = 1" if time else "round")
     axes.xaxis.get_major_locator().set_params(integer=True)
     return bool(len(values))
@@ -214,7 +226,7 @@ def by_size(comparison: Comparison) -> str | None:
             return None
         every = np.concatenate(sizes)
         if every.min() > 0 and every.max() > 10 * every.min():
-            axes.set_xscale("log")
+            logarithmic(axes, "x")
         axes.set_xlabel("training samples of the client")
         axes.set_ylabel("accuracy, %")
         return svg(canvas, "size")
@@ -229,10 +241,7 @@ def phases(comparison: Comparison) -> str | None:
     with panels(1, height=1.1 + 0.22 * len(lines)) as (canvas, (axes,)):
         left = np.zeros(len(lines))
         for number, name in enumerate(names):
-            parts = [
-                [run.summary.get("phases_seconds", {}).get(name, {}).get("mean") for run in line.runs] for line in lines
-            ]
-            width = np.array([np.mean([v for v in part if v is not None] or [0.0]) for part in parts])
+            width = np.array([mean(line, "phases_seconds", name, "mean") or 0.0 for line in lines])
             axes.barh(range(len(lines)), width, left=left, label=name, color=COLOURS[number % len(COLOURS)], height=0.7)
             left += width
         axes.set_yticks(range(len(lines)), [line.label for line in lines])

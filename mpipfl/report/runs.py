@@ -82,7 +82,7 @@ class Run:
     def accuracies(self, kind: str) -> np.ndarray | None:
         """Every client's accuracy in the last round (M), None where it is not known."""
         values = self.series.get(f"{kind}/accuracy")
-        return None if values is None or not len(values) else values[-1]
+        return None if values is None or not len(values) or np.isnan(values[-1]).all() else values[-1]
 
     def has(self, kind: str) -> bool:
         """Whether it makes models of this kind: a personal model that is the global one does not count as its own."""
@@ -129,6 +129,8 @@ def settings_of(path: Path) -> tuple[dict[str, Any], str]:
         raise ReportError(f"{path / 'config.yaml'} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ReportError(f"{path / 'config.yaml'} holds no settings: {path} is not a run's folder")
+    if not isinstance(values.get("seed", 0), int):
+        raise ReportError(f"{path / 'config.yaml'}: seed: {values['seed']!r} is not a whole number")
     lines = [line[2:] for line in text.splitlines()[:2] if line.startswith("# ")]
     return flat(values), lines[1] if len(lines) > 1 else ""
 
