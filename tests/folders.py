@@ -13,6 +13,8 @@ import yaml
 from mpipfl.data.partition import Partition
 from mpipfl.files import hdf5, whole
 from mpipfl.history import History
+from mpipfl.report.compare import Comparison, compare
+from mpipfl.report.runs import read
 from mpipfl.runfolder import plain
 
 PHASES = {name: {"min": 0.5, "mean": 1.0, "max": 2.0} for name in ("broadcast", "train", "reduce")}
@@ -120,3 +122,24 @@ def rewrite_history(path: Path, **changes: np.ndarray | None) -> None:
 def read_csv(path: Path) -> list[dict[str, str]]:
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def compared(*paths: Path) -> Comparison:
+    return compare([read(path) for path in paths])
+
+
+def three(folder: Path, seeds: tuple[int, ...] = (0,), **changes: object) -> list[Path]:
+    """local, fedavg and ditto of four clients, whose QoI with seed 0 are 0.1, -0.3, 0 and 0.2."""
+    local, average = np.array([[0.8, 0.1, 0.2, 0.4]]), np.array([[0.7, 0.8, 0.7, 0.1]])
+    ditto = np.array([[0.9, 0.5, 0.7, 0.6]])
+    made = []
+    for seed in seeds:
+        more = {"seed": seed, **changes}
+        both = [np.concatenate([0 * a, a + 0.1 * seed]) for a in (local, average, ditto)]
+        both[2][1] -= 0.1 * seed  # with seed 1 ditto stays where it is
+        made += [
+            write(folder / f"local_s{seed}", "local", both[0], np.full((2, 4), np.nan), **more),  # type: ignore[arg-type]
+            write(folder / f"fedavg_s{seed}", "fedavg", both[1], **more),  # type: ignore[arg-type]
+            write(folder / f"ditto_s{seed}", "ditto", both[2], both[1], **more),  # type: ignore[arg-type]
+        ]
+    return made
