@@ -19,6 +19,7 @@ from .data.partition import Partition
 from .errors import ConfigError
 from .files import whole
 from .history import KINDS, History
+from .section import flat
 
 PACKAGES = ("torch", "mpi4py", "numpy", "h5py")
 
@@ -106,12 +107,6 @@ def differences(old: Config, new: Config) -> str:
     before, after = flat(old.results()), flat(new.results())
     changed = [k for k in sorted(before | after) if before.get(k) != after.get(k)]
     return ", ".join(f"{k} was {before.get(k)}, is {after.get(k)}" for k in changed[:5]) or "an older version's"
-
-
-def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}.{key}".lstrip(".")).items()}
 
 
 def plain(value: Any) -> Any:
