@@ -51,8 +51,8 @@ REGISTRY: dict[str, tuple[Panel, ...]] = {
     ),
     "persfl": (
         Panel("round of the optimal teacher", ("teacher_round",), draw.teachers),
-        Panel("validation accuracy against λ, mean", ("grid_lambda", "grid_T", "grid_accuracy"), draw.grid()),
-        *(Panel(f"validation accuracy against λ, client {client}", ("grid_lambda", "grid_T", "grid_accuracy"),
+        Panel("validation accuracy against λ, mean", ("grid_accuracy",), draw.grid()),
+        *(Panel(f"validation accuracy against λ, client {client}", ("grid_accuracy",),
                 draw.grid(client)) for client in range(4)),
     ),
 }  # fmt: skip

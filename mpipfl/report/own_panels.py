@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -172,7 +172,7 @@ def mixing(axes: Any, scene: Scene) -> str | None:
 
 def silhouette(axes: Any, scene: Scene) -> None:
     score = scene.own["silhouette"].ravel()
-    k = np.arange(2, len(score) + 2)
+    k = np.arange(1, len(score) + 1)
     axes.plot(k, score, marker=".", color=scene.colour)
     if not np.isnan(score).all():
         axes.axvline(k[int(np.nanargmax(score))], color=INK, linewidth=0.7, linestyle="dotted")
@@ -222,7 +222,8 @@ def grid(client: int | None = None) -> Callable[[Any, Scene], None]:
     """Accuracy against lambda for each T: of one client, or the mean over all."""
 
     def draw(axes: Any, scene: Scene) -> None:
-        strength, temperature, accuracy = (scene.own[f"grid_{name}"] for name in ("lambda", "T", "accuracy"))
+        method, accuracy = scene.run.config["algorithm"], scene.own["grid_accuracy"]
+        strength, temperature = np.array(list(product(method["lambdas"], method["temperatures"]))).T
         if client is not None and client >= len(accuracy):
             raise Skip("as there are not so many clients")
         values = 100 * (np.nanmean(accuracy, 0) if client is None else accuracy[client])
