@@ -18,6 +18,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["mpipfl", "mpipfl.*"]),
+    package_data={"mpipfl.report": ["page.css", "page.js"]},
     install_requires=[
         "mpi4py>=4.0",
         "torch>=2.3",

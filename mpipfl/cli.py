@@ -8,7 +8,7 @@ import sys
 COMMANDS = {
     "run": "train one experiment",
     "sweep": "train every run of a study",
-    "report": "compare finished runs in a table",
+    "report": "compare runs: tables and pictures",
 }
 
 

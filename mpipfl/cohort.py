@@ -7,7 +7,8 @@ A client's result does not depend on which others share its matrix (two rows at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from . import schedule
 from .config import Train
-from .descent import SGD, Step, gradient
+from .descent import SGD, Step, gradient, surprise
 from .models import Batched
 from .models.batched import Loss, cross_entropy
 
@@ -24,6 +25,7 @@ SWEEP = 128  # samples at a time where a whole part of the data is gone through
 AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
 
 Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]  # rows -> samples, how many, their weight
+Slope = Callable[["MiniBatch", Tensor], Tensor]  # (batch, logits (K, B, classes)) -> gradient of the loss there
 Run = Callable[..., None]  # (rows, one iterator of steps for each plan)
 
 
@@ -81,6 +83,7 @@ class Cohort:
         drift: Tensor | None = None,
         only: str = "all",
         loss: Loss | None = None,
+        slope: Slope | None = None,
         stream: str = "batches",
     ) -> Tensor:
         """SGD from theta (m, d) or (d) on each client's training data, with the configuration's batch, learning rate,
@@ -88,7 +91,8 @@ class Cohort:
         drift), for `pull` = (mu, anchor).
 
         `steps` is a number for all or one per client, else `epochs` passes over the data; `only` the "head" or the
-        "base" moves where asked; another `stream` gives other batches in the same round.
+        "base" moves where asked; another `stream` gives other batches in the same round. `slope` is another loss by
+        its gradient with respect to the logits.
         """
         wanted = self.steps_for(steps, epochs)
         rate, inertia = self.train.lr if lr is None else lr, self.train.momentum if momentum is None else momentum
@@ -101,8 +105,9 @@ class Cohort:
                 sgd.pull = (pull[0], self.model.split(self._take(pull[1], rows)))
             if drift is not None:
                 sgd.drift = self.model.split(self._take(drift, rows))
-            for step in feed:
-                sgd.step(step, loss)
+            for number, step in enumerate(feed):
+                own = None if slope is None else partial(slope, MiniBatch(self, rows, number, step))
+                sgd.step(step, loss, own)
             out[self._at(rows)] = self.model.join(sgd.parts)[: len(rows)]
 
         self._each(train, wanted, self._plan(wanted, stream))
@@ -116,15 +121,16 @@ class Cohort:
         steps: int | np.ndarray | None = None,
         epochs: int | None = None,
         batches: int = 1,
+        batch: int | None = None,
         stream: str = "batches",
     ) -> tuple[Tensor, ...]:
         """A method's own local loop: state <- step(*state, batch, ...) in every local step, on many clients at once.
 
         The state's tensors have a row per client (or none yet: (d) is every client's start). `step` gets the rows of
-        some clients and as many independent mini-batches as `batches` says; `batch.grad(theta)` is the gradient of
-        their losses.
+        some clients and as many independent mini-batches as `batches` says, of `batch` samples where it is not the
+        configuration's; `batch.grad(theta)` is the gradient of their losses.
         """
-        wanted = self.steps_for(steps, epochs)
+        wanted = self.steps_for(steps, epochs, batch)
         out = tuple(self.empty(*field.shape[-1:], dtype=field.dtype) for field in state)
 
         def run(rows: np.ndarray, *feeds: Iterator[Step]) -> None:
@@ -138,14 +144,22 @@ class Cohort:
             for result, field in zip(out, fields, strict=True):
                 result[self._at(rows)] = field[: len(rows)]
 
-        self._each(run, wanted, *(self._plan(wanted, f"{stream} {b}" if b else stream) for b in range(batches)))
+        self._each(run, wanted, *(self._plan(wanted, f"{stream} {b}" if b else stream, batch) for b in range(batches)))
         return out
 
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
         """The gradient (m, d) of each client's loss over all its training data (`train.loss`: its mean or its sum) at
         theta (m, d) or (d), weight decay included."""
+        mean = self.mean_grad(theta, loss=loss)
+        samples = 1.0 if self.train.loss == "mean" else self.n_train[:, None]
+        return (mean * samples + self.train.weight_decay * theta).float()
 
-        out = self.empty(self.model.dimension)
+    def mean_grad(self, theta: Tensor, chosen: Sequence[np.ndarray] | None = None, loss: Loss | None = None) -> Tensor:
+        """The gradient (m, d), float64, of each client's mean loss over its training data, or over the chosen ones
+        (NaN where none are): an array of places for each client."""
+
+        out = self.empty(self.model.dimension, dtype=torch.float64)
+        samples = self.store.part("train", self.clients)[1] if chosen is None else np.array([len(c) for c in chosen])
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
             parts = self.model.split(self._take(theta, rows))
@@ -153,12 +167,10 @@ class Cohort:
             for step in feed:
                 leaves = [p[: max(2, step.active)].detach().requires_grad_() for p in parts]
                 total[: step.active] += self.model.join(gradient(self.model, leaves, leaves, step, loss))[: step.active]
-            samples = self.n_train[self._at(rows), None] if self.train.loss == "mean" else 1.0
-            decay = self.train.weight_decay * self._take(theta, rows)[: len(rows)]
-            out[self._at(rows)] = (total[: len(rows)] / samples + decay).float()
+            out[self._at(rows)] = total[: len(rows)]
 
-        self._sweep(run, "train")
-        return out
+        self._sweep(run, "train", chosen)
+        return out / torch.from_numpy(samples).to(self.device)[:, None]
 
     def loss(self, theta: Tensor, part: str = "train") -> Tensor:
         """Each client's mean loss (m) at theta (m, d) or (d)."""
@@ -190,23 +202,48 @@ class Cohort:
 
     # ------------------------------------------------------------------ who and how much
 
+    def at(self, clients: np.ndarray) -> Cohort:
+        """Any clients, wherever they are hosted, as often as they are named."""
+        return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
+
     def of(self, rows: Tensor) -> Cohort:
         """Some of the clients by themselves."""
-        clients = self.clients[rows.cpu().numpy()]
-        return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
+        return self.at(self.clients[rows.cpu().numpy()])
 
     def counted(self, weights: str) -> Tensor:
         """What each client counts in an average (m): its training "samples", or all the same ("equal")."""
         return self.n_train if weights == "samples" else torch.ones_like(self.n_train)
 
-    def steps_for(self, steps: int | np.ndarray | None = None, epochs: int | None = None) -> np.ndarray:
+    def steps_for(
+        self, steps: int | np.ndarray | None = None, epochs: int | None = None, batch: int | None = None
+    ) -> np.ndarray:
         """How many local steps each client makes (m), by the configuration where nothing else is given."""
         if steps is None and epochs is None:
             steps = self.train.steps
         if steps is not None:
             return np.broadcast_to(np.asarray(steps, dtype=np.int64), (len(self),)).copy()
         passes = self.train.epochs if epochs is None else epochs
-        return steps_of(self.train.batch, passes, self.store.part("train", self.clients)[1])
+        return steps_of(batch or self.train.batch, passes, self.store.part("train", self.clients)[1])
+
+    def parts(self, count: np.ndarray, independent: bool = False) -> Iterator[list[np.ndarray]]:
+        """Random parts of the clients' training data, by (seed, client) alone: `count` (m) parts of nearly equal size
+        that make up the whole, or are drawn each by itself. Every turn gives one part per client, empty where a client
+        has no more."""
+        samples = self.store.part("train", self.clients)[1]
+        for k in range(int(count.max(initial=0))):
+            keys = schedule.key(self.seed, "parts", self.clients, k if independent else 0)
+            order = schedule.permutations(keys, samples)
+            first = np.zeros_like(samples) if independent else k * samples // count
+            last = samples // count if independent else (k + 1) * samples // count
+            yield [
+                order[i, a:b] if k < count[i] else order[i, :0]
+                for i, (a, b) in enumerate(zip(first, last, strict=True))
+            ]
+
+    @property
+    def largest(self) -> int:
+        """The most training samples any client has, in the cohort or not."""
+        return self.store.longest("train")
 
     def uniform(self, count: int, stream: str) -> Tensor:
         """Numbers in [0, 1) for each client (m, count), float64, by (seed, stream, round, client) alone."""
@@ -235,10 +272,10 @@ class Cohort:
             return theta.expand(max(2, len(rows)), -1)
         return theta[self._at(np.resize(rows, max(2, len(rows))))]
 
-    def _plan(self, steps: np.ndarray, stream: str) -> Plan:
+    def _plan(self, steps: np.ndarray, stream: str, batch: int | None = None) -> Plan:
         """The random mini-batches of training, by rows: which samples, and how many count."""
         start, samples = self.store.part("train", self.clients)
-        size = min(self.train.batch, self.store.longest("train"))
+        size = min(batch or self.train.batch, self.store.longest("train"))
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             index, count = schedule.batches(
@@ -250,15 +287,21 @@ class Cohort:
 
         return plan
 
-    def _sweep(self, run: Run, part: str) -> None:
-        """Once through a part of every client's data, in equal bites, each sample with weight one."""
+    def _sweep(self, run: Run, part: str, chosen: Sequence[np.ndarray] | None = None) -> None:
+        """Once through a part of every client's data, or the chosen places of it, in equal bites, each sample with
+        weight one."""
         start, samples = self.store.part(part, self.clients)
-        size = max(1, min(SWEEP, self.store.longest(part)))
+        longest = self.store.longest(part)
+        if chosen is not None:
+            samples = np.array([len(places) for places in chosen])
+        size = max(1, min(SWEEP, longest))
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             bites = -(-samples[rows] // size)
             count = np.clip(samples[rows, None] - np.arange(bites.max(initial=0)) * size, 0, size)
             index = np.arange(count.shape[1] * size).reshape(1, -1, size) + np.zeros((len(rows), 1, 1), dtype=np.int64)
+            if chosen is not None:
+                index = padded([chosen[row] for row in rows], index.shape[1] * size).reshape(index.shape)
             index[np.arange(size) >= count[..., None]] = 0
             return index + start[rows, None, None], count, np.ones(count.shape)
 
@@ -307,11 +350,50 @@ class MiniBatch:
         g = model.join(gradient(model, leaves, leaves, self.data, loss))
         return g.add_(theta, alpha=decay) if decay else g
 
-    def normal(self, like: Tensor, stream: str = "noise") -> Tensor:
-        """Standard normal numbers of the shape (K, n) of `like`, by (seed, stream, round, client, step) alone."""
+    def take(self, values: Tensor) -> Tensor:
+        """Of a value or vector for each client of the cohort, those of this batch's (K, ...)."""
+        rows = np.resize(self.rows[: self.data.active], max(2, self.data.active))
+        return values[torch.from_numpy(rows).to(values.device)]
+
+    def outputs(self, theta: Tensor) -> Tensor:
+        """What networks (K, d) say to this batch (K, B, classes); nothing is recorded for a gradient."""
+        with torch.no_grad():
+            return self.cohort.model.outputs(self.cohort.model.split(theta), self.data.x)
+
+    def surprise(self, logits: Tensor) -> Tensor:
+        """The gradient of the cross-entropy of this batch's labels with respect to the logits: softmax - onehot, each
+        sample with its weight."""
+        return surprise(logits, self.data.y, self.data.weight)
+
+    def grad_of_heads(self, base: Tensor, heads: Tensor, of_base: bool = False) -> tuple[Tensor, Tensor]:
+        """Of several heads (K, draws, h) on each client's base (K, b) at once: the gradient of the base (K, b) of the
+        mean over the heads (of no columns unless asked for), and each head's of its own mean loss (K, draws, h)."""
+        model, draws = self.cohort.model, heads.shape[1]
+        parts = model.with_heads(base, heads)
+        wanted = [i for i in range(len(parts)) if of_base or i in model.head]
+        found = gradient(model, parts, [parts[i].requires_grad_() for i in wanted], self.data, several=draws)
+        by_head = [g for i, g in zip(wanted, found, strict=True) if i in model.head]
+        rest = [g.reshape(len(g), -1) for i, g in zip(wanted, found, strict=True) if i not in model.head]
+        by_base = torch.cat([base[:, :0], *rest], 1) / draws
+        if of_base:
+            by_base = by_base + self.cohort.train.weight_decay * base
+        return by_base, model.join_heads(by_head, draws)
+
+    def normal(self, like: Tensor, stream: str = "noise", draws: int = 1) -> Tensor:
+        """Standard normal numbers of the shape (K, n) of `like`, or (K, draws, n), by (seed, stream, round, client,
+        step) alone."""
         cohort = self.cohort
         keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
-        return schedule.normal(np.resize(keys, len(like)), like.shape[1]).to(like.device)
+        found = schedule.normal(np.resize(keys, len(like)), draws * like.shape[1]).to(like.device)
+        return found if draws == 1 else found.view(len(like), draws, like.shape[1])
+
+
+def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
+    """Arrays of places as one matrix, filled up with zeros."""
+    out = np.zeros((len(rows), width), dtype=np.int64)
+    for row, places in zip(out, rows, strict=True):
+        row[: len(places)] = places
+    return out
 
 
 def steps_of(batch: int, epochs: int, samples: np.ndarray) -> np.ndarray:

@@ -110,15 +110,23 @@ class Config(Section):
         return self.output / self.name
 
     @property
+    def all_rounds(self) -> int:
+        """The configuration's rounds and the method's closing ones."""
+        return self.rounds + self.algorithm.closing_rounds
+
+    @property
     def digest(self) -> str:
-        """A hash of everything that decides a run's results (a longer run goes on with the same ones)."""
+        """A hash of everything that decides a run's results: not of the number of rounds, where a longer run can go on
+        with the same ones."""
         return hashlib.sha256(json.dumps(self.results(), sort_keys=True).encode()).hexdigest()
 
     def results(self) -> dict[str, Any]:
         """The settings that decide a run's results."""
         values = self.model_dump(mode="json")
-        for key in ("name", "output", "rounds", "checkpoint", "device", "threads"):
+        for key in ("name", "output", "checkpoint", "device", "threads"):
             del values[key]
+        if not self.algorithm.closing_rounds:
+            del values["rounds"]
         del values["train"]["cohort"]
         del values["data"]["root"]
         return values

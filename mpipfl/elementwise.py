@@ -6,6 +6,8 @@ before, so a client's result would depend on how many others share its matrix. e
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +25,11 @@ def sigmoid_(x: Tensor) -> Tensor:
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)), without overflow"""
     return torch.log1p(torch.exp(-x.abs())) + x.clamp(min=0)
+
+
+def softplus_inverse(y: float) -> float:
+    """x with softplus(x) = y > 0"""
+    return y + math.log(-math.expm1(-y))
 
 
 def of(module: nn.Module, x: Tensor) -> Tensor:

@@ -42,6 +42,7 @@ class Experiment:
         self.method = config.algorithm
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
+        self.fl.rounds = config.rounds
         self.home = place(plan.work, comm.workers)
         self.hosted = np.flatnonzero(self.home == comm.rank)
 
@@ -80,15 +81,19 @@ class Experiment:
             self.history.restore(history)
         first = self.round
         self.report.start(first)
-        while self.round < config.rounds:
+        while self.round < config.all_rounds:
+            if self.round == self.method.prepares_after:
+                self.prepare()
             self.round += 1
             self.train()
-            last = self.round == config.rounds
+            last = self.round == config.all_rounds
             due = self.round % config.evaluate.every == 0 or last
             if due:
                 self.evaluate()
             self.report.round(self.round, self.note() if due else "", due)
             stop = self.comm.any(self.stopping is not None)
+            if last:
+                self.find()
             if last or stop or (config.checkpoint.every and self.round % config.checkpoint.every == 0):
                 self.save()
             if stop and not last:
@@ -108,10 +113,32 @@ class Experiment:
                 theta = rounds_of_fedavg(self.config, theta, warm.rounds, self.plan.work, self.fl, self.cohort)
             self.begin_with(theta)
 
+    def prepare(self) -> None:
+        """The method's special round, of all clients; what it tells is kept as it is."""
+        self.fl.begin(self.round, np.arange(self.clients), self.home)
+        with self.telemetry.phase("train"):
+            cohort = self.cohort(self.hosted)
+            rows = self.states.take(self.hosted)
+            self.server, rows = self.method.prepare(self.server, rows, cohort, self.fl)
+        self.states.put(self.hosted, rows, ~self.fl.left_out)
+        if self.comm.is_server:
+            self.history.keep_own(self.method.kind, {k: v.cpu().numpy() for k, v in self.fl.told.items()})
+            for remark in self.method.remarks(self.history.own(self.method.kind)):
+                self.report.say(remark)
+
+    def find(self) -> None:
+        """What the method has found of every client goes into the history."""
+        self.fl.begin(self.round, np.arange(self.clients), self.home)
+        found = self.method.findings(self.server, self.states.take(self.hosted))
+        tables = {name: self.fl.table(value) for name, value in found.items()}
+        self.history.keep_own(self.method.kind, {name: t for name, t in tables.items() if t is not None})
+
     def train(self) -> None:
         """One round: draw the clients, place them, let the method work, keep the clients' new rows."""
         config, who = self.config, self.config.participation
         drawn = schedule.participants(config.seed, self.round, self.clients, who.fraction, who.probability)
+        if self.round > config.rounds:
+            drawn = np.arange(self.clients)
         trained = drawn if who.train == "sampled" else np.arange(self.clients)
         self.fl.begin(self.round, trained, self.hosts(trained), np.isin(trained, drawn))
         if not len(trained):
@@ -182,6 +209,8 @@ class Experiment:
             return ""
         row = self.history.row(-1)
         kinds = [k for k in ("global", "personal") if getattr(self.method, f"learns_{k}ly")]
+        if f"{kinds[0]}_error_mean" in row:
+            return "  ".join(f"{k} error {row[f'{k}_error_mean']:.4g}" for k in kinds)
         return "  ".join(f"{k} {100 * row[f'{k}_accuracy_mean']:.1f} %" for k in kinds)
 
     def finish(self, seconds: float, rounds: int) -> None:
@@ -191,7 +220,8 @@ class Experiment:
             return
         try:
             self.history.write(self.folder.path)  # again: a run may have ended just after its last checkpoint
-            self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, telemetry)
+            traffic = self.method.traffic(self.server, self.clients)._asdict()
+            self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, traffic | telemetry)
             for remark in self.method.remarks(self.history.own(self.method.kind)):
                 self.report.say(remark)
             self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")

@@ -51,6 +51,7 @@ class Federation:
     ) -> None:
         self.comm, self.telemetry = comm, telemetry
         self.population = population  # N: all clients, in the round or not
+        self.rounds = 0  # of training that are planned; what comes after are a method's closing rounds
         self.exact, self.stop = reduce == "exact", nonfinite == "stop"
         self.begin(0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
@@ -160,6 +161,35 @@ class Federation:
                 rows = torch.nonzero(ask[:, j])[:, 0].to(theta.device)
                 out[rows, j] = f(model, rows).double()
             return out
+
+    def spread(
+        self, f: Callable[[np.ndarray, np.ndarray, Tensor], tuple[Tensor, Tensor]], theta: Tensor, tasks: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Every client of the round has so many tasks with its vector, worked off wherever there is room: all workers
+        get equally many. f takes clients (r), their tasks (r) and vectors (r, d), and gives a value (r) and a new
+        vector (r, d) for each. Here arrive, of the clients hosted here, the values (m, tasks), float64, which is the
+        greatest (m), the first of equals, and the vector that came with it (m, d)."""
+        with self.telemetry.phase("reduce"):
+            theta = self._finite(theta)
+            count, workers, me = len(self.everyone), np.asarray(self.comm.workers), self.comm.rank
+            owner = workers[np.arange(count * tasks) * len(workers) // max(1, count * tasks)].reshape(count, tasks)
+            who, task = np.nonzero(owner == me)
+            models = dict(self._routes.models(theta, np.isin(np.arange(count), who)))
+            value, new = torch.zeros(0, dtype=torch.float64), theta[:0]
+            if len(who):
+                with self.telemetry.phase("train"):
+                    value, new = f(self.everyone[who], task, torch.stack([models[j] for j in who.tolist()]))
+            values = np.concatenate(self.comm.allgather(value.double().cpu().numpy())).reshape(count, tasks)
+            best = np.where(np.isnan(values), -np.inf, values).argmax(1)
+            place = {(j, t): i for i, (j, t) in enumerate(zip(who.tolist(), task.tolist(), strict=True))}
+            come = owner[np.arange(count), best]  # whence each client's best vector comes
+            send = [new[[place[j, best[j]] for j in rows.tolist() if come[j] == me]] for rows in self._routes.rows]
+            mine = self._routes.rows[me]
+            sizes = [int((come[mine] == r).sum()) * theta.shape[1] for r in range(self.comm.size)]
+            out = torch.empty_like(theta)
+            for r, part in enumerate(self.comm.exchange(send, sizes)):
+                out[torch.from_numpy(np.flatnonzero(come[mine] == r))] = part.view(-1, theta.shape[1])
+            return torch.from_numpy(values[mine]).to(theta.device), torch.from_numpy(best[mine]).to(theta.device), out
 
     def where_reporting(self, new: Tensor, old: Tensor) -> Tensor:
         """The new rows of clients that report, the old ones of those that only train."""

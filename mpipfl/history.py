@@ -35,6 +35,10 @@ class History:
         for name, value in {"round": np.asarray(round), **values}.items():
             self.series.setdefault(f"{method}/{name}", []).append(np.asarray(value))
 
+    def keep_own(self, method: str, values: dict[str, np.ndarray]) -> None:
+        """What a method found once, before or between rounds: `<method>/<name>` holds just that."""
+        self.series |= {f"{method}/{name}": list(value) for name, value in values.items()}
+
     def own(self, method: str) -> dict[str, np.ndarray]:
         """A method's own series by name."""
         return {key.split("/", 1)[1]: np.array(v) for key, v in self.series.items() if key.startswith(f"{method}/")}

@@ -1,6 +1,13 @@
-"""Figures over clients, from one number per client. NaN marks a client without data and is left out."""
+"""Figures over clients, from one number per client, and over the samples of one client.
+
+NaN marks a client without data and is left out. What has no value (a mean over nobody) is None or NaN as each function
+says; tables show it as "none".
+"""
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,3 +39,132 @@ def mean(values: np.ndarray) -> float:
     """The mean over clients that have a number."""
     there = values[~np.isnan(values)]
     return float(there.mean()) if len(there) else float("nan")
+
+
+# ---------------------------------------------------------------------- is personalizing worth it?
+
+
+def quantum_of_improvement(personal: np.ndarray, general: np.ndarray, local: np.ndarray) -> np.ndarray:
+    """QoI_k = P_k - max(G_k, L_k): what client k gains over the better of FedAvg's global model (G) and of learning
+    alone (L). NaN where one of the three is missing. Differences within rounding (1e-12) are zero."""
+    gain = personal - np.maximum(general, local)
+    return np.where(np.abs(gain) < 1e-12, 0.0, gain)
+
+
+def improvement(qoi: np.ndarray) -> dict[str, float | None]:
+    """Performance, from every client's QoI. M clients, improved {k: QoI_k > 0}, worsened {k: QoI_k < 0}.
+
+    PUI  100 |improved| / M                  PUD  100 |worsened| / M                 per cent of all clients
+    MPI  median of QoI over the improved     MPD  median of QoI over the worsened    (negative)
+    API  mean of QoI over the improved       APD  mean of QoI over the worsened      (negative)
+
+    None where there is nobody to speak of.
+    """
+    there = qoi[~np.isnan(qoi)]
+    up, down = there[there > 0], there[there < 0]
+    return {
+        "PUI": 100 * len(up) / len(there) if len(there) else None,
+        "PUD": 100 * len(down) / len(there) if len(there) else None,
+        "MPI": float(np.median(up)) if len(up) else None,
+        "API": float(up.mean()) if len(up) else None,
+        "MPD": float(np.median(down)) if len(down) else None,
+        "APD": float(down.mean()) if len(down) else None,
+    }
+
+
+def fairness(values: np.ndarray) -> dict[str, float | None]:
+    """How equal n numbers x_k >= 0 are (accuracies; QoI of the improved; |QoI| of the worsened).
+
+    variance  Σ_k (x_k - mean)^2 / n                     0 where all are equal
+    cosine    Σ_k x_k / (sqrt(n) sqrt(Σ_k x_k^2))        with the equal vector; 1 where all are equal
+    entropy   -Σ_k p_k ln p_k, p_k = x_k / Σ_j x_j       of the shares; ln n where all are equal
+    jain      (Σ_k x_k)^2 / (n Σ_k x_k^2)                1 where all are equal, 1 / n where one has everything
+
+    None for an empty set, and, but for the variance, where all are zero: shares of nothing are not defined.
+    """
+    x = values[~np.isnan(values)]
+    if (x < 0).any():
+        raise ValueError("fairness is defined for numbers that are not negative")
+    if not len(x):
+        return dict.fromkeys(("variance", "cosine", "entropy", "jain"))
+    figures: dict[str, float | None] = {"variance": float(x.var()), "cosine": None, "entropy": None, "jain": None}
+    if x.any():
+        x = x / x.max()  # none of the three depends on the scale; squares of tiny numbers would vanish
+        total, square = float(x.sum()), float((x * x).sum())
+        share = x[x > 0] / total
+        figures["cosine"] = total / math.sqrt(len(x) * square)
+        figures["entropy"] = max(0.0, float(-(share * np.log(share)).sum()))
+        figures["jain"] = total**2 / (len(x) * square)
+    return figures
+
+
+def fairness_apart(qoi: np.ndarray) -> dict[str, dict[str, float | None]]:
+    """Fairness of the QoI of the improved, and of |QoI| of the worsened: QoI itself may be negative."""
+    return {"improved": fairness(qoi[qoi > 0]), "worsened": fairness(-qoi[qoi < 0])}
+
+
+# ---------------------------------------------------------------------- one client's samples
+
+
+def macro(confusion: np.ndarray) -> dict[str, float | None]:
+    """Precision, recall and F1, averaged over classes with equal weight, from a confusion matrix C (row: true class,
+    column: predicted class).
+
+    precision_c = C_cc / Σ_r C_rc      recall_c = C_cc / Σ_p C_cp      F1_c = 2 C_cc / (Σ_r C_rc + Σ_p C_cp)
+
+    Over the classes that occur, as truth or as prediction; 0 / 0 counts as 0 there. None without samples.
+    """
+    hit, true, said = confusion.diagonal().astype(float), confusion.sum(1).astype(float), confusion.sum(0).astype(float)
+    there = (true > 0) | (said > 0)
+    if not there.any():
+        return dict.fromkeys(("precision", "recall", "f1"))
+    parts = {"precision": (hit, said), "recall": (hit, true), "f1": (2 * hit, true + said)}
+    return {
+        name: float((above[there] / np.maximum(below[there], 1e-300)).mean()) for name, (above, below) in parts.items()
+    }
+
+
+class FalseAccepts(NamedTuple):
+    """Negatives taken for positives by a model and by its baseline."""
+
+    threshold: float  # the model's: it accepts scores from here on
+    accepts: int
+    rate: float | None  # accepts / negatives
+    baseline_accepts: int
+    baseline_rate: float | None
+    relative: float | None  # accepts / baseline_accepts
+
+
+def false_accepts_at(
+    scores: np.ndarray, labels: np.ndarray, baseline_scores: np.ndarray, baseline_threshold: float = 0.5
+) -> FalseAccepts:
+    """For two classes (label 1: to be accepted): the model's false accepts relative to the baseline's, where both
+    reject about as many positives.
+
+    A score s is accepted at threshold t if s >= t, so
+
+    FR(t) = |{positives: s < t}|        FA(t) = |{negatives: s >= t}|
+
+    The baseline stands at `baseline_threshold`; the model's t is the one, of its own scores and infinity, whose FR(t)
+    is closest to the baseline's. Of two equally close ones the one with fewer false rejects is taken, which does not
+    flatter the model; of thresholds with equal FR the highest, which has the fewest false accepts.
+    The rates are None without negatives; `relative` is None ("NA") too where the baseline has no false accepts.
+    """
+    scores, labels, baseline_scores = np.asarray(scores, float), np.asarray(labels), np.asarray(baseline_scores, float)
+    if not len(scores) == len(labels) == len(baseline_scores) or not np.isin(labels, (0, 1)).all():
+        raise ValueError("scores, labels and baseline_scores are as long as each other, and labels are 0 or 1")
+    if np.isnan(scores).any() or np.isnan(baseline_scores).any():
+        raise ValueError("a score is NaN")
+    positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    accepted = baseline_scores >= baseline_threshold
+    target, before = int((~accepted & (labels == 1)).sum()), int((accepted & (labels == 0)).sum())
+
+    thresholds = np.append(np.unique(scores), np.inf)
+    rejects = np.searchsorted(positive, thresholds, side="left")
+    order = np.lexsort((-thresholds, rejects, np.abs(rejects - target)))  # the last key counts first
+    threshold = thresholds[order[0]]
+    count, n = len(negative) - int(np.searchsorted(negative, threshold, side="left")), len(negative)
+    return FalseAccepts(
+        float(threshold), count, count / n if n else None, before, before / n if n else None,
+        count / before if before else None,
+    )  # fmt: skip

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if comm.is_server:
                 print(lines)
             return 0
-        folder, report = RunFolder(config.folder), Reporter(comm.is_server, config.rounds, config.name)
+        folder, report = RunFolder(config.folder), Reporter(comm.is_server, config.all_rounds, config.name)
         resume_from = prepare(comm, config, made, folder, report, options.resume, options.overwrite)
         experiment = Experiment(config, made, comm, folder, report)
         report.say(catalogue.start(config, made, comm, experiment.width, experiment.device))

@@ -19,6 +19,7 @@ from .data.partition import Partition
 from .errors import ConfigError
 from .files import whole
 from .history import KINDS, History
+from .section import flat
 
 PACKAGES = ("torch", "mpi4py", "numpy", "h5py")
 
@@ -50,7 +51,7 @@ class RunFolder:
         round, lines = checkpoint.newest(self.path)
         if round is None:
             return None, [*lines, "no whole checkpoint: starting at round 0"]
-        if round > config.rounds:
+        if round > config.all_rounds:
             raise ConfigError(
                 f"{self.path} has done {round} rounds already; resume with rounds={round} or more, not {config.rounds}"
             )
@@ -67,7 +68,7 @@ class RunFolder:
             summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        return round == config.rounds == summary["rounds"]
+        return round == config.all_rounds and config.rounds == summary["rounds"]
 
     def describe(self, config: Config, partition: Partition) -> None:
         """What will run, written before it does."""
@@ -80,7 +81,7 @@ class RunFolder:
         partition.write(self.path / "partition.h5", config.data.source.model_dump_json())
 
     def finish(
-        self, config: Config, history: History, seconds: float, rounds: int, ranks: int, telemetry: dict[str, Any]
+        self, config: Config, history: History, seconds: float, rounds: int, ranks: int, costs: dict[str, Any]
     ) -> None:
         """The last and the best-on-validation figures, and what they cost."""
         summary: dict[str, Any] = {
@@ -98,7 +99,7 @@ class RunFolder:
             "ranks": ranks,
         }
         with whole(self.path / "summary.json") as temporary:
-            temporary.write_text(json.dumps(plain(summary | telemetry), indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps(plain(summary | costs), indent=2) + "\n", encoding="utf-8")
 
 
 def differences(old: Config, new: Config) -> str:
@@ -106,12 +107,6 @@ def differences(old: Config, new: Config) -> str:
     before, after = flat(old.results()), flat(new.results())
     changed = [k for k in sorted(before | after) if before.get(k) != after.get(k)]
     return ", ".join(f"{k} was {before.get(k)}, is {after.get(k)}" for k in changed[:5]) or "an older version's"
-
-
-def flat(tree: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}.{key}".lstrip(".")).items()}
 
 
 def plain(value: Any) -> Any:

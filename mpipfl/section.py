@@ -46,3 +46,10 @@ class Section(BaseModel):
     def line(cls) -> str:
         """The docstring's first line."""
         return (cls.__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def flat(tree: Any, path: str = "") -> dict[str, Any]:
+    """A tree of settings by `key.path`."""
+    if not isinstance(tree, dict):
+        return {path: tree}
+    return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}.{key}".lstrip(".")).items()}

@@ -35,10 +35,12 @@ class States:
         if not self.fields:
             return
         rows = torch.from_numpy(self.row[clients])[kept]
+        taken: set[int] = set()  # a field is written into later on, so it must have memory of its own
         for i, (field, value) in enumerate(zip(self.fields, new, strict=True)):
-            value = value.to(field.dtype)
+            value = value.to(field.dtype).contiguous()
             if len(rows) == len(self.hosted) == len(clients):
-                self.fields[i] = value
+                self.fields[i] = value.clone() if value.data_ptr() in taken else value
+                taken.add(value.data_ptr())
             else:
                 field[rows.to(field.device)] = value[kept.to(field.device)]
 

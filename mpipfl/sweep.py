@@ -12,6 +12,8 @@ A study is a base configuration, axes of named settings, and seeds; every combin
         fedavg: {algorithm: fedavg}
         ditto: {algorithm: {kind: ditto, lambda: 0.1}}
       participation.fraction: [0.1, 0.5]     # or the values of one key
+    special:                           # more overrides for the combinations that have all of these choices
+      ditto 0.5: {algorithm.lambda: 1}
     seeds: [0, 1, 2]
 
 Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
@@ -23,26 +25,37 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from rich.console import Console
 from rich.table import Table
 
 from .config import load, read
 from .errors import ConfigError, UserError
 from .experiment import INTERRUPTED
+from .history import KINDS
 from .launch import environment, mpirun
 from .section import Count, Natural, Section
 
-KEEP = ("personal", "global")
+# column -> which round's row of summary.json, and what of it
+ACCURACIES = {
+    "last": ("last", "accuracy_mean"),
+    "weighted": ("last", "accuracy_weighted"),
+    "worst 10 %": ("last", "accuracy_worst10"),
+    "top 10 % by samples": ("last", "accuracy_top10"),
+    "best on validation": ("best", "accuracy_mean"),
+}
+ERRORS = {"last": ("last", "error_mean")}
 
 
 class Study(Section):
@@ -54,6 +67,7 @@ class Study(Section):
     output: Path = Field(Path("runs"), description="where the study's folder goes")
     set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs")
     axes: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict, description="choices by axis")
+    special: dict[str, dict[str, Any]] = Field(default_factory=dict, description="overrides by names of choices")
     seeds: tuple[Natural, ...] = Field((0,), min_length=1, description="each combination runs with each of them")
 
     @field_validator("axes", mode="before")
@@ -66,6 +80,22 @@ class Study(Section):
             key: {str(value): {key: value} for value in choices} if isinstance(choices, list) else choices
             for key, choices in axes.items()
         }
+
+    @model_validator(mode="after")
+    def _known_choices(self) -> Study:
+        known = [name for choices in self.axes.values() for name in choices]
+        for names in self.special:
+            unknown = [name for name in names.split() if name not in known]
+            if unknown or not names.split():
+                raise ValueError(f"special: {names!r} is not made of choices; known: {', '.join(known)}")
+        return self
+
+    def settings(self, combination: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+        """The overrides of a combination of choices, those special to it last."""
+        names = {name for name, _ in combination}
+        special = [more for words, more in self.special.items() if names >= set(words.split())]
+        every = [*(overrides for _, overrides in combination), *special]
+        return {key: value for overrides in every for key, value in overrides.items()}
 
 
 class Point(NamedTuple):
@@ -118,7 +148,7 @@ def study_of(path: Path) -> Study:
 def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
     """Every combination with every seed, its settings checked."""
     for combination in itertools.product(*(choices.items() for choices in study.axes.values())):
-        settings = {key: value for _, overrides in combination for key, value in overrides.items()}
+        settings = study.settings(combination)
         for seed in study.seeds:
             point = Point(study, tuple(name for name, _ in combination), seed, settings, tuple(more))
             load(study.base, point.overrides)
@@ -144,37 +174,63 @@ def run(point: Point) -> bool:
     return code == 0
 
 
+def run_all(todo: Sequence[Point], side_by_side: int) -> bool:
+    """All runs, some at a time; False where an interruption ended that."""
+
+    def one(point: Point) -> str:
+        start = time.perf_counter()
+        ended = "done" if run(point) else f"FAILED, see {point.folder / 'failed.txt'}"
+        return f"{point.name}: {ended} ({time.perf_counter() - start:.0f} s)"
+
+    with ThreadPoolExecutor(side_by_side) as pool:
+        running = [pool.submit(one, point) for point in todo]
+        try:
+            for number, future in enumerate(as_completed(running), 1):
+                print(f"{number}/{len(todo)} {future.result()}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            return False
+    return True
+
+
 def table(all_points: Sequence[Point]) -> Table:
     """Means over seeds, with their standard error where there are several."""
-    result = Table(title="test accuracy over all clients, %: mean over seeds ± standard error")
-    heads = ("run", "model", "seeds", "last", "worst 10 %", "top 10 % by samples", "best on validation")
-    for head in heads:
-        result.add_column(head, justify="left" if head in heads[:2] else "right")
     by_choice: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for point in all_points:
         if point.state == "done":
             summary = json.loads((point.folder / "summary.json").read_text(encoding="utf-8"))
             by_choice.setdefault(point.choices, []).append(summary)
+    known = [s["last"].get("global_error_mean") is not None for all in by_choice.values() for s in all]
+    columns = ERRORS if known and all(known) else ACCURACIES
+    what = "error to the best models" if columns is ERRORS else "test accuracy over all clients, %"
+    result = Table(title=f"{what}: mean over seeds ± standard error")
+    for head in ("run", "model", "seeds", *columns):
+        result.add_column(head, justify="left" if head in ("run", "model") else "right")
     for choices, summaries in by_choice.items():
-        for kind in KEEP:
-            last = [summary["last"] for summary in summaries]
-            best = [summary[f"best_{kind}"] or {} for summary in summaries]
-            figures = [
-                spread([row.get(f"{kind}_accuracy_{what}") for row in rows])
-                for rows, what in ((last, "mean"), (last, "worst10"), (last, "top10"), (best, "mean"))
-            ]
-            same = kind == "personal" and all(r["personal_accuracy_mean"] == r["global_accuracy_mean"] for r in last)
-            if figures[0] != "–" and not same:
-                result.add_row(" ".join(choices) or "base", kind, str(len(summaries)), *figures)
+        for kind in KINDS:
+            rows = {"last": [s["last"] for s in summaries], "best": [s[f"best_{kind}"] or {} for s in summaries]}
+            figures = [[row.get(f"{kind}_{name}") for row in rows[when]] for when, name in columns.values()]
+            if any(value is not None for value in figures[0]) and not (kind == "personal" and alike(rows["last"])):
+                scale = 1 if columns is ERRORS else 100
+                result.add_row(
+                    " ".join(choices) or "base", kind, str(len(summaries)), *(spread(f, scale) for f in figures)
+                )
     return result
 
 
-def spread(values: Sequence[float | None]) -> str:
-    found = 100 * np.array([value for value in values if value is not None])
+def alike(rows: list[dict[str, Any]]) -> bool:
+    """Whether the clients use the global model."""
+    return all(row["personal_loss_mean"] == row["global_loss_mean"] for row in rows)
+
+
+def spread(values: Sequence[float | None], scale: float = 100) -> str:
+    """Mean ± standard error."""
+    found = scale * np.array([value for value in values if value is not None])
     if not len(found):
         return "–"
-    error = f" ± {found.std(ddof=1) / np.sqrt(len(found)):.1f}" if len(found) > 1 else ""
-    return f"{found.mean():.1f}{error}"
+    digits = 1 if scale == 100 else 4
+    error = f" ± {found.std(ddof=1) / np.sqrt(len(found)):.{digits}f}" if len(found) > 1 else ""
+    return f"{found.mean():.{digits}f}{error}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -185,7 +241,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings for all runs")
     parser.add_argument("--dry-run", action="store_true", help="check every run's settings and list them")
     parser.add_argument("--retry", action="store_true", help="try the runs again that failed")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="how many runs side by side")
     options = parser.parse_intermixed_args(argv)
+    if options.runs < 1:
+        parser.error(f"--runs {options.runs}: at least 1")
+    own = [word for word in options.overrides if word.partition("=")[0] in ("name", "output", "seed")]
+    if own:
+        parser.error(f"{own[0]}: the study itself says this (its keys name, output and seeds); change it there")
     try:
         every = list(points(study_of(options.study), options.overrides))
     except UserError as error:
@@ -198,14 +260,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     todo = [p for p in every if p.state in ("new", "begun") or (p.state == "failed" and options.retry)]
     print(f"{len(every)} runs: {', '.join(f'{len([p for p in every if p.state == s])} {s}' for s in STATES)}")
     if options.dry_run:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a long list may be cut short by `| head`
         print("\n".join(f"{point.state:<7} {point.folder}  {' '.join(point.overrides)}" for point in every))
         return 0
-    try:
-        for number, point in enumerate(todo, 1):
-            start = time.perf_counter()
-            ended = "done" if run(point) else f"FAILED, see {point.folder / 'failed.txt'}"
-            print(f"{number}/{len(todo)} {point.name}: {ended} ({time.perf_counter() - start:.0f} s)", flush=True)
-    except KeyboardInterrupt:
+    if not run_all(todo, options.runs):
         print("interrupted; start the study again to go on", file=sys.stderr)
         return INTERRUPTED
     Console(width=None if sys.stdout.isatty() else 120).print(table(every))

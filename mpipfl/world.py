@@ -51,7 +51,8 @@ def facts(config: Config, plan: Plan) -> Facts:
         return network(config, plan.samples, number).initial() if number else plan.theta
 
     groups = int(plan.partition.group.max()) + 1
-    return Facts(plan.partition.clients, groups, start, plan.model.divide)
+    samples = torch.from_numpy(plan.partition.n_train.astype(np.float64))
+    return Facts(plan.partition.clients, groups, samples, start, plan.model.divide)
 
 
 def network(config: Config, samples: Samples, number: int = 0) -> Batched:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedper": {"kind": "fedper"},
     "fedrep": {"kind": "fedrep", "head_epochs": 2},
     "pfedbayes": {"kind": "pfedbayes"},
+    "pfedbayes-adam": {"kind": "pfedbayes", "optimizer": "adam"},
     "ifca": {"kind": "ifca", "k": 2},
     "cfl": {"kind": "cfl", "eps1": 5, "eps2": 0.01},
     "fedfomo": {"kind": "fedfomo"},
@@ -44,6 +46,13 @@ METHODS: dict[str, dict[str, Any]] = {
         "clusters": 2,
         "level": "cluster",
     },
+    "pfedvem": {"kind": "pfedvem", "head_epochs": 2, "draws": 3},
+    "pfedvem-sgd": {"kind": "pfedvem", "head_epochs": 1, "draws": 1, "head_optimizer": "sgd", "head_batch": 7},
+    "persfl": {"kind": "persfl", "lambdas": [0, 0.5], "temperatures": [1, 5], "points": 3, "student_epochs": 1},
+    "ucfl": {"kind": "ucfl"},
+    "ucfl-streams": {"kind": "ucfl", "streams": 2, "variance": {"parts": [2, 3]}, "at_round": 1},
+    "ucfl-auto": {"kind": "ucfl", "streams": "auto", "stream_weights": "group", "variance": {"part": 5}},
+    "ucfl-parallel": {"kind": "ucfl", "streams": 2, "parallel": True, "variance": {"parts": 3, "draws": "independent"}},
 }
 
 SMALL: dict[str, Any] = {
@@ -97,11 +106,20 @@ def train(config: Config, comm: Comm, resume: bool = False) -> dict[str, np.ndar
         folder.describe(config, made.partition)
         start[0] = -1 if round is None else round
     comm.broadcast(start)
-    experiment = Experiment(config, made, comm, folder, Reporter(False, config.rounds, config.name))
+    experiment = Experiment(config, made, comm, folder, Reporter(False, config.all_rounds, config.name))
     assert experiment.run(None if start[0] < 0 else int(start[0])) == 0
     assert folder.saved
     comm.barrier()
-    return content(config.folder / "checkpoints" / f"round_{config.rounds:05d}.h5") if comm.is_server else {}
+    return content(config.folder / "checkpoints" / f"round_{config.all_rounds:05d}.h5") if comm.is_server else {}
+
+
+def rewound(config: Config, folder: Path, round: int) -> Config:
+    """A copy of a finished run in another folder, as if it had been killed after a round."""
+    shutil.copytree(config.folder, folder / config.name)
+    for path in (folder / config.name / "checkpoints").glob("round_*.h5"):
+        if int(path.stem.removeprefix("round_")) > round:
+            path.unlink()
+    return config.model_copy(update={"output": folder})
 
 
 def content(path: Path) -> dict[str, np.ndarray]:

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from mpipfl import cli, report
+from mpipfl import cli
 from mpipfl.config import dump, load
 from mpipfl.data.partition import Partition
 from mpipfl.launch import without_ranks
@@ -197,19 +197,7 @@ def test_checkpoints_hold_the_states(finished: tuple[Path, str], tmp_path: Path)
     assert kept["round_00003.h5"]["clients/theta"].shape == (CLIENTS, PARAMETERS)
 
 
-# ---------------------------------------------------------------------- comparing, and the short command
-
-
-def test_report(finished: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder, _ = finished
-    last = json.loads((folder / "summary.json").read_text())["last"]
-    assert report.main([str(folder), str(folder)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("global") == 2 and f"{100 * last['global_accuracy_mean']:.1f}" in shown
-    (tmp_path / "config.yaml").touch()
-    for path, problem in ((tmp_path / "none", "it is not a run's folder"), (tmp_path, "it has not finished")):
-        assert report.main([str(folder), str(path)]) != 0
-        assert f"mpipfl: {path} has no summary.json: {problem}" in capsys.readouterr().err
+# ---------------------------------------------------------------------- the short command
 
 
 @pytest.mark.parametrize(("arguments", "code"), [([], 0), (["--help"], 0), (["ruin"], 2)], ids=str)

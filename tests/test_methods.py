@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name
     "name",
     [
         *("scaffold", "ditto", "pfedme", "perfedavg-fo", "perfedavg-hf", "fedper", "fedrep"),
-        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few"),
+        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl", "ucfl", "ucfl-auto", "pfedvem"),
     ],
 )
 def test_test_data_is_only_ever_reported(
@@ -45,6 +46,23 @@ def test_test_data_is_only_ever_reported(
     assert clean.keys() == other.keys()
     for key in clean.keys() - set(REPORTED):
         assert clean[key].tobytes() == other[key].tobytes(), key
+
+
+@pytest.mark.parametrize(
+    ("name", "streams", "uplinks"),
+    [
+        *(("fedavg", 1, 1), ("local", 0, 0), ("scaffold", 2, 2), ("pfedbayes", 2, 2), ("oracle", 2, 1), ("ifca", 2, 1)),
+        *(("fedfomo", 7, 1), ("selffl", 1, 1), ("selffl-augmented", 2, 2)),
+        *(("ucfl", 7, 1), ("ucfl-streams", 2, 1), ("ucfl-parallel", 2, 2)),
+    ],
+)
+def test_what_a_round_costs_is_in_the_summary(
+    name: str, streams: int, uplinks: int, alone: Comm, tmp_path: Path
+) -> None:
+    settings = config({"algorithm": METHODS[name], "rounds": 2}, tmp_path)
+    train(settings, alone)
+    summary = json.loads((settings.folder / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["streams"], summary["uplinks"]) == (streams, uplinks)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,16 @@ import math
 import numpy as np
 import pytest
 
-from mpipfl.metrics import mean, over_clients
+from mpipfl.metrics import (
+    fairness,
+    fairness_apart,
+    false_accepts_at,
+    improvement,
+    macro,
+    mean,
+    over_clients,
+    quantum_of_improvement,
+)
 
 NAN = float("nan")
 
@@ -68,3 +77,122 @@ def test_order_does_not_matter() -> None:
     order = random.permutation(30)
     one, other = over_clients(values, n_test, n_train), over_clients(values[order], n_test[order], n_train[order])
     assert one == pytest.approx(other, rel=1e-12)
+
+
+# ---------------------------------------------------------------------- improvement and fairness
+
+
+def test_quantum_of_improvement_by_hand() -> None:
+    """Against the better of the two baselines, client by client."""
+    personal = np.array([0.9, 0.5, 0.7, 0.6, NAN, 0.8])
+    general = np.array([0.7, 0.8, 0.7, 0.1, 0.5, NAN])
+    local = np.array([0.8, 0.1, 0.2, 0.4, 0.5, 0.1])
+    got = quantum_of_improvement(personal, general, local)
+    np.testing.assert_allclose(got, [0.1, -0.3, 0.0, 0.2, NAN, NAN], atol=1e-12)
+    assert got[2] == 0
+
+
+def test_rounding_is_no_improvement() -> None:
+    assert quantum_of_improvement(np.array([0.1 + 0.2]), np.array([0.3]), np.array([0.0])).tolist() == [0.0]
+
+
+def test_improvement_by_hand() -> None:
+    """Of five clients with a number three improved, one got worse."""
+    got = improvement(np.array([0.1, -0.3, 0.0, 0.2, NAN, 0.6]))
+    assert got == pytest.approx({"PUI": 60, "PUD": 20, "MPI": 0.2, "API": 0.3, "MPD": -0.3, "APD": -0.3})
+    two = improvement(np.array([-0.1, -0.2, -0.6, -0.3]))
+    assert (two["MPI"], two["API"], two["PUI"]) == (None, None, 0)
+    assert (two["MPD"], two["APD"]) == pytest.approx((-0.25, -0.3))
+
+
+@pytest.mark.parametrize("values", [[], [NAN]])
+def test_improvement_of_nobody(values: list[float]) -> None:
+    assert set(improvement(np.array(values)).values()) == {None}
+
+
+def test_fairness_by_hand() -> None:
+    """x = (1, 3): mean 2, sum 4, squares 10."""
+    assert fairness(np.array([1.0, NAN, 3.0])) == pytest.approx({
+        "variance": 1,
+        "cosine": 4 / math.sqrt(2 * 10),
+        "entropy": 0.25 * math.log(4) + 0.75 * math.log(4 / 3),
+        "jain": 16 / 20,
+    })  # fmt: skip
+    one_has_all = fairness(np.array([0.0, 0.0, 0.0, 0.5]))
+    assert one_has_all == pytest.approx({"variance": 3 / 64, "cosine": 0.5, "entropy": 0, "jain": 0.25})
+
+
+@pytest.mark.parametrize("value", [1e-300, 0.7, 1.0])
+def test_equal_numbers_are_fair(value: float) -> None:
+    equal = {"variance": 0, "cosine": 1, "entropy": math.log(5), "jain": 1}
+    assert fairness(np.full(5, value)) == pytest.approx(equal, abs=1e-12)
+
+
+def test_fairness_of_nothing() -> None:
+    assert set(fairness(np.array([])).values()) == {None}
+    assert fairness(np.zeros(3)) == {"variance": 0, "cosine": None, "entropy": None, "jain": None}
+    with pytest.raises(ValueError, match="not negative"):
+        fairness(np.array([0.1, -0.1]))
+
+
+def test_fairness_of_improved_and_worsened_apart() -> None:
+    got = fairness_apart(np.array([0.1, 0.3, 0.0, -0.2, NAN]))
+    assert got["improved"] == pytest.approx(fairness(np.array([1.0, 3.0])) | {"variance": 0.01})
+    assert got["worsened"] == pytest.approx({"variance": 0, "cosine": 1, "entropy": 0, "jain": 1})
+    assert set(fairness_apart(np.array([0.2]))["worsened"].values()) == {None}
+
+
+# ---------------------------------------------------------------------- samples of one client
+
+
+def test_macro_by_hand() -> None:
+    """Classes 0 and 1 occur; class 2 is said once and never true; class 3 is not there at all."""
+    confusion = np.array([[3, 1, 0, 0], [1, 2, 1, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    got = macro(confusion)
+    assert got["precision"] == pytest.approx((3 / 4 + 2 / 3 + 0) / 3)
+    assert got["recall"] == pytest.approx((3 / 4 + 2 / 4 + 0) / 3)
+    assert got["f1"] == pytest.approx((6 / 8 + 4 / 7 + 0) / 3)
+    assert set(macro(np.zeros((3, 3), int)).values()) == {None}
+
+
+def test_macro_is_that_of_scikit_learn() -> None:
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    random = np.random.default_rng(1)
+    true, said = random.integers(0, 5, 40), random.integers(2, 8, 40)
+    got = macro(confusion_matrix(true, said, labels=range(10)))
+    expected = precision_recall_fscore_support(true, said, average="macro", zero_division=0)[:3]
+    assert list(got.values()) == pytest.approx(expected)
+
+
+LABELS = np.array([1, 1, 1, 1, 0, 0, 0, 0])
+BASELINE = np.array([0.9, 0.8, 0.7, 0.1, 0.6, 0.7, 0.2, 0.1])  # at 0.5: one false reject, two false accepts
+
+
+def test_false_accepts_by_hand() -> None:
+    scores = np.array([0.9, 0.6, 0.5, 0.3, 0.55, 0.4, 0.35, 0.1])
+    got = false_accepts_at(scores, LABELS, BASELINE)
+    # one false reject for 0.3 < t <= 0.5, of which 0.5 accepts the fewest negatives: that with 0.55
+    assert got == (0.5, 1, 0.25, 2, 0.5, 0.5)
+
+
+def test_false_accepts_take_fewer_rejects_of_two_equally_near() -> None:
+    """Two positives share a score, so the model rejects none or two where the baseline rejects one."""
+    scores = np.array([0.9, 0.6, 0.3, 0.3, 0.55, 0.4, 0.35, 0.1])
+    assert false_accepts_at(scores, LABELS, BASELINE) == (0.3, 3, 0.75, 2, 0.5, 1.5)
+
+
+def test_false_accepts_where_there_is_nothing_to_compare() -> None:
+    perfect = false_accepts_at(BASELINE, LABELS, LABELS.astype(float))
+    assert (perfect.baseline_accepts, perfect.relative) == (0, None)
+    ones = false_accepts_at(BASELINE, np.ones(8, int), BASELINE)
+    assert (ones.rate, ones.baseline_rate, ones.relative) == (None, None, None)
+    zeros = false_accepts_at(BASELINE, np.zeros(8, int), BASELINE)
+    assert (zeros.threshold, zeros.accepts, zeros.relative) == (math.inf, 0, 0.0)
+    for wrong in (BASELINE[:3], np.full(8, NAN)):
+        with pytest.raises(ValueError, match="score"):
+            false_accepts_at(wrong, LABELS, BASELINE)
+
+
+def test_false_accepts_of_the_baseline_itself() -> None:
+    assert false_accepts_at(BASELINE, LABELS, BASELINE).relative == 0.5  # 0.7, the highest with one false reject

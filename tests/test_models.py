@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mpipfl.errors import ConfigError
 from mpipfl.models import Batched, Model, build
+from mpipfl.models.networks import LeNet5
 
 IMAGE, ROW = (1, 28, 28), (6,)
 
@@ -79,6 +80,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "lenet5": (lambda: papers("lenet5"), IMAGE, True),
     "lenet5 original": (lambda: papers("lenet5", activation="tanh", pooling="average"), IMAGE, True),
     "cnn": (lambda: papers("cnn", channels=[3, 5]), IMAGE, True),
+    "cnn6": (lambda: papers("cnn6", channels=[2, 3, 4, 5], hidden=6), IMAGE, True),
     "group norm, strides, no bias": (normed, (2, 9, 9), True),
     "one layer": (lambda: nn.Linear(6, 3), ROW, True),
     "activation used twice": (activation_twice, ROW, True),
@@ -207,6 +209,21 @@ def test_dimensions(name: str, numbers: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "shape", "classes", "numbers"),
+    [
+        ("mlp", (1, 28, 28), 10, 785 * 100 + 101 * 10),  # PersFL on MNIST: 784-100-10
+        ("cnn", (3, 32, 32), 10, 76 * 6 + 151 * 16 + 401 * 120 + 121 * 84 + 85 * 10),  # and on CIFAR-10
+        ("cnn6", (3, 32, 32), 20, 28 * 32 + 289 * 64 + 577 * 128 + 1153 * 256 + 257 * 100 + 101 * 20),
+        ("cnn6", (3, 64, 64), 3, 28 * 32 + 289 * 64 + 577 * 128 + 1153 * 256 + 257 * 100 + 101 * 3),
+    ],
+)
+def test_the_papers_networks(kind: str, shape: tuple[int, ...], classes: int, numbers: int) -> None:
+    network = build(TypeAdapter(Model).validate_python(kind), shape, classes, 0)
+    batched = Batched(network, shape)
+    assert batched.dimension == numbers and batched.translated
+
+
+@pytest.mark.parametrize(
     ("network", "says"),
     [
         (nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), "BatchNorm2d at '1'.*GroupNorm"),
@@ -225,7 +242,7 @@ def test_dropout_without_chance_is_taken() -> None:
     Batched(nn.Sequential(nn.Linear(6, 2), nn.Dropout(0.0)), ROW)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn"])
+@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn", "cnn6"])
 def test_initial_weights_follow_from_the_seed(kind: str) -> None:
     section = TypeAdapter(Model).validate_python(kind)
     weights = []
@@ -244,20 +261,58 @@ def test_building_leaves_the_random_state() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
-@pytest.mark.parametrize("kind", ["lenet5", "cnn"])
+@pytest.mark.parametrize("kind", ["lenet5", "cnn", "cnn6"])
 @pytest.mark.parametrize("shape", [(784,), (28, 28), (1, 8, 28), (3, 15, 15)])
 def test_convolutions_need_images(kind: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=rf"model.kind={kind} needs images of 16 x 16 or more.*logistic or mlp"):
         build(TypeAdapter(Model).validate_python(kind), shape, 10, 0)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn"])
+@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn", "cnn6"])
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 32, 32), (1, 28, 28), (2, 20, 31)])
 def test_any_image_size(kind: str, shape: tuple[int, ...]) -> None:
     batched = Batched(build(TypeAdapter(Model).validate_python(kind), shape, 7, 0), shape)
     x = torch.zeros(1, 2, 3, *shape)
     out = batched.outputs(batched.split(batched.initial().expand(2, -1)), batched.arrange(x)[0])
     assert out.shape == (2, 3, 7)
+
+
+def averaging(size: Any, channels: int) -> Callable[[], nn.Module]:
+    return lambda: nn.Sequential(nn.Conv2d(2, channels, 2), nn.AdaptiveAvgPool2d(size), nn.Flatten(), nn.LazyLinear(7))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (lambda: papers("lenet5"), IMAGE),
+        (lambda: papers("cnn", channels=[3, 5]), IMAGE),
+        (lambda: papers("cnn6", channels=[1, 8, 6, 17], hidden=13), (1, 64, 64)),
+        (averaging(1, 17), (2, 9, 9)),
+        (averaging((2, 1), 17), (2, 9, 9)),
+        (averaging((3, None), 17), (2, 9, 9)),  # windows that overlap
+    ],
+    ids=["lenet5", "cnn", "cnn6", "mean", "mean of windows", "mean of overlapping windows"],
+)
+def test_bits_do_not_depend_on_companions(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    network = make()
+    expected = network(torch.zeros(1, *shape))
+    batched = Batched(network, shape)
+    theta = batched.initial() + 0.01 * torch.randn(7, batched.dimension)
+    x, direction = torch.randn(7, BATCH, *shape), torch.randn(BATCH, expected.shape[1])
+    nn.utils.vector_to_parameters(theta[6].clone(), network.parameters())
+    assert batched.translated
+    assert near(batched.outputs(batched.split(theta), batched.arrange(x[None])[0])[6], network(x[6]))
+
+    def everything(clients: list[int]) -> Tensor:
+        parts = [part.requires_grad_() for part in batched.split(theta[clients])]
+        out = batched.outputs(parts, batched.arrange(x[clients][None])[0])
+        gradient = batched.join(list(torch.autograd.grad((out * direction).sum(), parts)))
+        return torch.cat([out.detach().flatten(1), gradient], dim=1)
+
+    alone = everything(list(range(7)))
+    for clients in ([0, 1], [6, 3, 5], [2, 0, 4, 1]):
+        assert torch.equal(everything(clients), alone[clients])
 
 
 class Fixed(nn.Module):
@@ -288,3 +343,17 @@ def test_an_imported_network_is_taken() -> None:
     network = build(TypeAdapter(Model).validate_python(f"{__name__}:Fixed"), ROW, 3, 0)
     assert isinstance(network, Fixed)
     assert not Batched(network, ROW).translated
+
+
+def test_glorot_weights_are_uniform_with_their_variance_and_biases_zero() -> None:
+    network = build(LeNet5(init="glorot"), (1, 28, 28), 10, seed=3)
+    for layer in [m for m in network.modules() if isinstance(m, nn.Conv2d | nn.Linear)]:
+        fan_in, fan_out = layer.weight[0].numel(), layer.weight[:, 0].numel()
+        edge = (6 / (fan_in + fan_out)) ** 0.5
+        assert layer.weight.abs().max() <= edge
+        assert layer.weight.var().item() == pytest.approx(edge**2 / 3, rel=0.2)
+        assert (layer.bias == 0).all()
+    again, other = (next(build(LeNet5(init="glorot"), (1, 28, 28), 10, seed=s).parameters()) for s in (3, 4))
+    assert torch.equal(again, next(network.parameters()))
+    assert not torch.equal(other, next(network.parameters()))
+    assert all((p != 0).any() for p in build(LeNet5(), (1, 28, 28), 10, seed=3).parameters())

@@ -249,3 +249,16 @@ def test_a_warm_start(alone: Comm, tmp_path: Path) -> None:
 def test_wrong_settings(method: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         world.plan(config({"algorithm": {"kind": "selffl"} | method}, tmp_path))
+
+
+def test_means_in_place_of_observations_change_nothing(alone: Comm, tmp_path: Path) -> None:
+    """Neither what training does, with batches of one, nor the best models."""
+    whole = gaussian(tmp_path / "whole", 0.05, rounds=5)
+    data = whole.model_dump(mode="json")["data"]
+    of_means = gaussian(
+        tmp_path / "means", 0.05, rounds=5, train={"batch": 1}, data={"source": data["source"] | {"means": True}}
+    )
+    one, other = train(whole, alone), train(of_means, alone)
+    assert one["clients/theta"] == pytest.approx(other["clients/theta"], rel=1e-5)
+    assert one["server/theta"] == pytest.approx(other["server/theta"], rel=1e-5)
+    assert one["history/personal/error"] == pytest.approx(other["history/personal/error"], rel=1e-3)

@@ -23,6 +23,11 @@ class Client(NamedTuple):
     seen: Tensor
 
 
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
 FIRST = Client(torch.tensor([1.0, 2.0, 3.0]), torch.tensor(0.5, dtype=torch.float64), torch.tensor(False))
 
 
@@ -80,3 +85,15 @@ def test_blocks_bring_all_rows_in_order(field: int, size: int, comm: Comm, monke
     expected = [k[:, None] + FIRST.theta.numpy(), k.astype(float), k % 3 == 0][field]
     assert np.array_equal(np.concatenate([rows for _, rows in blocks]), expected)
     assert len(blocks) == (CLIENTS if size == 1 else 1 if size > 40 else -(-CLIENTS // [3, 5, 40][field]))
+
+
+def test_fields_have_memory_of_their_own() -> None:
+    """A method may return one vector for all rows, or one matrix for two fields; later rows are written singly."""
+    states = States(Pair(torch.zeros(3), torch.zeros(3)), np.arange(4), 4, torch.device("cpu"))
+    every, one = np.arange(4), np.array([2])
+    for first in (torch.ones(3).expand(4, 3), torch.ones(4, 3)):
+        states.put(every, Pair(first, first), torch.ones(4, dtype=torch.bool))
+        states.put(one, Pair(torch.full((1, 3), 5.0), torch.full((1, 3), 7.0)), torch.ones(1, dtype=torch.bool))
+        a, b = states.take(every)
+        assert a[:, 0].tolist() == [1, 1, 5, 1]
+        assert b[:, 0].tolist() == [1, 1, 7, 1]

@@ -61,6 +61,31 @@ def test_points_are_combinations(study: Path) -> None:
     assert config.folder == study.parent / "study/lost_16_s3"
 
 
+def test_special_settings_go_to_the_combinations_that_have_all_their_choices(tmp_path: Path) -> None:
+    study = write(
+        tmp_path, axes={"method": {"fedavg": {}, "ditto": {"algorithm": "ditto"}}, "train.batch": [8, 16]},
+        special={"ditto": {"train.lr": 0.5}, "ditto 16": {"algorithm.lambda": 7, "train.batch": 17}},
+    )  # fmt: skip
+    found = {p.name: load(STUDY["base"], p.overrides) for p in sweep.points(sweep.study_of(study))}
+    assert {name: c.train.lr == 0.5 for name, c in found.items() if name.endswith("s0")} == {
+        "fedavg_8_s0": False, "fedavg_16_s0": False, "ditto_8_s0": True, "ditto_16_s0": True,
+    }  # fmt: skip
+    assert [found[f"ditto_{b}_s3"].train.batch for b in (8, 16)] == [8, 17]
+    assert getattr(found["ditto_16_s3"].algorithm, "lam", None) == 7
+
+
+def test_runs_side_by_side_and_errors_to_known_models(tmp_path: Path) -> None:
+    study = write(
+        tmp_path, base=str(PROJECT / "configs/selffl_gaussian.yaml"), seeds=[0, 1, 2], axes={},
+        set={"rounds": 2, "data.clients": 3, "data.source.copies": 2},
+    )  # fmt: skip
+    ran = start(study, "--runs", 3)
+    assert ran.returncode == 0, ran.stderr
+    assert "3/3" in ran.stdout
+    assert "error to the best models" in ran.stdout
+    assert "±" in ran.stdout
+
+
 @pytest.mark.parametrize(
     "value", [1, 0.5, -4, "fedavg", True, None, [1, 2], {"kind": "ditto", "lambda": 0.1}, "a: b", ""]
 )
@@ -100,12 +125,23 @@ def test_a_study_from_start_to_end(tmp_path: Path) -> None:
         ({"base": "missing.yaml"}, "no such configuration"),
         ({"seeds": []}, "seeds"),
         ({"sedes": [1]}, "sedes"),
+        ({"special": {"fedavg 9": {}}}, "'fedavg 9' is not made of choices"),
         ({"axes": {"a": {"x": {}, "x_y": {}}, "b": {"z": {}, "y_z": {}}}}, "the same name"),
     ],
 )
 def test_wrong_studies(changes: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep.main([str(write(tmp_path, **changes)), "--dry-run"]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["output=here", "seed=3", "name=mine"])
+def test_what_the_study_says_itself_is_not_overridden(
+    word: str, study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        sweep.main([str(study), word])
+    assert ended.value.code == 2
+    assert "the study itself says this" in capsys.readouterr().err
 
 
 def test_the_projects_studies_are_right() -> None:

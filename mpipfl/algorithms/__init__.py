@@ -18,17 +18,21 @@ from .ifca import IFCA
 from .local import Local
 from .oracle import Oracle
 from .perfedavg import PerFedAvg
+from .persfl import PersFL
 from .pfedbayes import PFedBayes
 from .pfedme import PFedMe
+from .pfedvem import PFedVEM
 from .scaffold import Scaffold
 from .selffl import SelfFL as SelfFL
 from .selffl_augmented import SelfFLAugmented
+from .ucfl import UCFL
 
 METHODS = (
     *(Local, FedAvg, FedProx, Scaffold, Oracle),
     *(Ditto, PFedMe, PerFedAvg, FedPer, FedRep, PFedBayes),
     *(IFCA, CFL, FedFOMO),
     *(SelfFL, SelfFLAugmented),
+    *(UCFL, PFedVEM, PersFL),
 )
 
 Method = Annotated[
@@ -47,6 +51,9 @@ Method = Annotated[
     | CFL
     | FedFOMO
     | SelfFL
-    | SelfFLAugmented,
+    | SelfFLAugmented
+    | UCFL
+    | PFedVEM
+    | PersFL,
     Field(discriminator="kind"),
 ]

@@ -27,6 +27,7 @@ class Facts(NamedTuple):
 
     clients: int  # M
     groups: int  # true groups of the data's shift
+    samples: Tensor  # n_k, each client's training samples (M), float64
     start: Callable[[int], Tensor]  # initial weights (d) by number; number 0 is the run's own
     divide: Callable[[Tensor], tuple[Tensor, Tensor]]  # a vector's base and head, the last linear layer
 
@@ -39,6 +40,13 @@ class Models(NamedTuple):
 
     globally: Tensor | None
     personal: Tensor | None
+
+
+class Traffic(NamedTuple):
+    """What a round of the method costs on a network between real clients, counted in models."""
+
+    streams: float = 1  # that the server sends, each to everybody who wants it
+    uplinks: float = 1  # that a client sends
 
 
 class WarmStart(Section):
@@ -78,9 +86,31 @@ class Algorithm(Section):
         """One round: the new server's state and the new rows of the round's clients hosted here."""
         raise TypeError(f"{type(self).__name__} must say what a round is")
 
+    @property
+    def prepares_after(self) -> int | None:
+        """The round after which `prepare` runs once (0: before the first); None for never."""
+        return None
+
+    def prepare(self, server: Any, clients: Any, cohort: Cohort, fl: Federation) -> tuple[Any, Any]:
+        """A special round of all clients, without training."""
+        return server, clients
+
+    @property
+    def closing_rounds(self) -> int:
+        """Rounds of all clients after those of the configuration."""
+        return 0
+
+    def findings(self, server: Any, clients: Any) -> dict[str, Tensor]:
+        """What of the clients' last states goes into history.h5: a number or short row for each."""
+        return {}
+
     def models(self, server: Any, clients: Any, cohort: Cohort) -> Models:
         """The models to evaluate for the cohort's clients."""
         raise TypeError(f"{type(self).__name__} must say which models it makes")
+
+    def traffic(self, server: Any, clients: int) -> Traffic:
+        """What a round costs with so many clients in all."""
+        return Traffic()
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
         """What a user should know at the end of a run, from the series the method recorded."""

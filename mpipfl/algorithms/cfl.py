@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, Natural, NonNegative
-from .base import Algorithm, Facts, Models, Nothing
+from .base import Algorithm, Facts, Models, Nothing, Traffic
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -101,6 +101,9 @@ class CFL(Algorithm):
 
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[server.cluster[cohort.clients]], personal=None)
+
+    def traffic(self, server: Server, clients: int) -> Traffic:
+        return Traffic(streams=int(server.clusters))
 
 
 def length(gram: Tensor, p: Tensor) -> Tensor:

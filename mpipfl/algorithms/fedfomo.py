@@ -25,7 +25,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, Number
-from .base import Algorithm, Facts, Models, Nothing, col
+from .base import Algorithm, Facts, Models, Nothing, Traffic, col
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -99,3 +99,6 @@ class FedFOMO(Algorithm):
 
     def models(self, server: Nothing, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=None, personal=clients.theta)
+
+    def traffic(self, server: Nothing, clients: int) -> Traffic:
+        return Traffic(streams=clients, uplinks=1)  # every model goes to somebody

@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count
-from .base import Algorithm, Facts, Models, Nothing
+from .base import Algorithm, Facts, Models, Nothing, Traffic
 from .oracle import Server, average
 
 if TYPE_CHECKING:
@@ -57,3 +57,6 @@ class IFCA(Algorithm):
 
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[self.choose(server, cohort)], personal=None)
+
+    def traffic(self, server: Server, clients: int) -> Traffic:
+        return Traffic(streams=self.k)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from torch import Tensor
 
-from .base import Algorithm, Facts, Models, Nothing
+from .base import Algorithm, Facts, Models, Nothing, Traffic
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -40,3 +40,6 @@ class Local(Algorithm):
 
     def models(self, server: Nothing, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=None, personal=clients.theta)
+
+    def traffic(self, server: Nothing, clients: int) -> Traffic:
+        return Traffic(streams=0, uplinks=0)

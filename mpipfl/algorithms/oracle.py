@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Algorithm, Facts, Models, Nothing
+from .base import Algorithm, Facts, Models, Nothing, Traffic
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -41,6 +41,9 @@ class Oracle(Algorithm):
 
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[cohort.group], personal=None)
+
+    def traffic(self, server: Server, clients: int) -> Traffic:
+        return Traffic(streams=len(server.theta))
 
 
 def average(server: Server, sums: Any) -> Server:

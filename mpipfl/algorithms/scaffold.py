@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Positive
-from .base import Algorithm, Facts, Models, col
+from .base import Algorithm, Facts, Models, Traffic, col
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -67,3 +67,6 @@ class Scaffold(Algorithm):
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=server.theta, personal=None)
+
+    def traffic(self, server: Server, clients: int) -> Traffic:
+        return Traffic(streams=2, uplinks=2)  # models and control variates

@@ -44,7 +44,8 @@ from torch import Tensor
 
 from ..section import Count, Fraction, NonNegative, Positive
 from .base import Algorithm, Facts, Models, col
-from .uncertainty import BY_EQUATION, local_steps, observe, squared
+from .selffl_server import Server, average, average_of_clusters, variance_between
+from .uncertainty import BY_EQUATION, local_steps, observe
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -52,14 +53,6 @@ if TYPE_CHECKING:
 
 
 COLLAPSED = 0.9  # share of clients with one step that deserves a remark
-
-
-class Server(NamedTuple):
-    theta: Tensor  # θ, the global model (d)
-    sigma2_0: Tensor  # σ̂₀², one number, float64
-    w: Tensor  # w_m as last heard of each client (M), zero before; float64
-    cluster: Tensor  # each cluster's latest mean (clusters, d), no rows at client level
-    cluster_w: Tensor  # and its weight (clusters), float64
 
 
 class Client(NamedTuple):
@@ -114,7 +107,8 @@ class SelfFL(Algorithm):
         theta = cohort.descend(self.starts(server, clients, w / rest), steps=steps.cpu().numpy())
 
         clients, x = self.keep(clients, theta, cohort)
-        server = self.spread(server, x, fl)
+        if self.uncertainty == "estimated":
+            server = variance_between(server, x, fl)
         sigma2, _ = self.uncertainties(clients, cohort, fl)
         w = 1 / (server.sigma2_0 + sigma2)
         server = server._replace(w=fl.update(server.w, w))
@@ -167,39 +161,13 @@ class SelfFL(Algorithm):
 
     # ------------------------------------------------------------------ at the server
 
-    def spread(self, server: Server, x: Tensor, fl: Federation) -> Server:
-        """sigma_0²: the variance of the active clients' models, summed over coordinates, shifted by theta"""
-        if self.uncertainty == "given":
-            return server
-        far = x - server.theta
-
-        def variance(old: Server, sums: Any) -> Server:
-            mean = sums.far / sums.n
-            return old._replace(sigma2_0=(sums.square / sums.n - mean.square().sum()).clamp(min=0))
-
-        return fl.aggregate(variance, server, far=far, square=squared(far), n=torch.ones_like(squared(far)))
-
     def average(self, server: Server, x: Tensor, w: Tensor, cohort: Cohort, fl: Federation) -> Server:
         """(11), smoothed; at cluster level over the clusters' latest means"""
         a = self.smoothing or len(fl.everyone) / fl.population
         weight = w if self.weights == "uncertainty" else cohort.counted(self.weights)
-
-        def mean(old: Server, sums: Any) -> Server:
-            return old._replace(theta=(1 - a) * old.theta + a * sums.theta / sums.w)
-
-        def mean_of_clusters(old: Server, sums: Any) -> Server:
-            here = sums.n > 0
-            cluster = torch.where(col(here), sums.theta / col(sums.w), old.cluster)
-            heard = torch.where(here, sums.w / sums.n, old.cluster_w)
-            mean = heard @ cluster / heard.sum()
-            return old._replace(theta=(1 - a) * old.theta + a * mean, cluster=cluster, cluster_w=heard)
-
         if self.level == "client":
-            return fl.aggregate(mean, server, theta=(weight, x), w=weight)
-        member = torch.nn.functional.one_hot(self.cluster_of(server, cohort), len(server.cluster)).double()
-        one = torch.ones_like(w)
-        each = member * col(weight)
-        return fl.aggregate(mean_of_clusters, server, theta=(each, x), w=(each, one), n=(member, one))
+            return average(server, x, weight, a, fl)
+        return average_of_clusters(server, x, weight, self.cluster_of(server, cohort), a, fl)
 
     def cluster_of(self, server: Server, cohort: Cohort) -> Tensor:
         """Each client's cluster: its group, or its place among all by w_m"""

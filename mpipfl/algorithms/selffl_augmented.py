@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, Number
-from .base import Facts
+from .base import Facts, Traffic
 from .selffl import SelfFL
 from .uncertainty import observe
 
@@ -60,3 +60,6 @@ class SelfFLAugmented(SelfFL):
             if not going.any():
                 break
         return theta
+
+    def traffic(self, server: Any, clients: int) -> Traffic:
+        return Traffic(streams=2, uplinks=2)  # of both models of a client

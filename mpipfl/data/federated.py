@@ -117,9 +117,9 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
     chosen = np.arange(len(samples))
     if data.samples is not None and data.samples < len(samples):
         chosen = np.sort(generator(seed, "subset").permutation(len(samples))[: data.samples])
-    users = None if samples.users is None else samples.users[chosen]
     floor = data.split.floor
-    shares = data.partition.divide(samples.labels[chosen], users, data.clients, seed, floor)
+    pool = samples.pool(chosen)
+    shares = data.partition.divide(pool, data.clients, seed, floor)
     totals = np.array([len(share) for share in shares], np.int64)
     if (short := np.flatnonzero(totals < floor)).size:
         raise DataError(
@@ -129,9 +129,9 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
     shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(shares)]
     sizes = data.split.sizes(totals)
     if isinstance(data.partition, Pooled):
-        assert users is not None
+        assert pool.users is not None
         for client, share in enumerate(shuffled):
-            shuffled[client], sizes[client] = by_user(share, users[share], sizes[client])
+            shuffled[client], sizes[client] = by_user(share, pool.users[share], sizes[client])
     ends = np.cumsum(totals)
     bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(sizes, 1)])
     group = data.shift.group(data.clients)

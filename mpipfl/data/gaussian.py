@@ -34,6 +34,11 @@ class Gaussian(Section):
     variance: Positive = Field(default=0.1, description="Variance of one observation, v.")
     least: Count = Field(default=10, description="Fewest observations of a client.")
     most: Count = Field(default=20, description="Most observations of a client.")
+    means: bool = Field(
+        default=False,
+        description="Put its client's mean in place of each observation: gradients of summed losses stay the same, "
+        "and any mini-batch has the full one's.",
+    )
     copies: Count = Field(default=1, description="Independent repeats, as coordinates of an observation.")
 
     @model_validator(mode="after")
@@ -49,6 +54,8 @@ class Gaussian(Section):
         own = self.theta_0 + np.sqrt(self.sigma2_0) * draw.standard_normal((clients, self.copies))
         x = (own[user] + np.sqrt(self.variance) * draw.standard_normal((len(user), self.copies))).astype(np.float32)
         means = np.stack([x[user == m].astype(np.float64).mean(0) for m in range(clients)])
+        if self.means:
+            x = means[user].astype(np.float32)
         return ArraySamples(
             labels=np.zeros(len(user), np.int64), classes=self.copies, shape=(self.copies,), dtype=x.dtype,
             users=user, parts=[x], best=best(means, self.sigma2_0, self.variance / counts),

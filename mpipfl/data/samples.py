@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,12 +30,18 @@ class Samples:
     mean: float | tuple[float, ...] = 0.0  # for all channels, or one per channel
     std: float | tuple[float, ...] = 1.0
     users: np.ndarray | None = None  # (N,) int64, 0..U-1: who made the sample, where that is known
+    subclasses: np.ndarray | None = None  # (N,) int64: a finer class, of which each label has several
     is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
     vocabulary: Vocabulary | None = None  # what token ids stand for
     best: dict[str, np.ndarray] | None = None  # the best models by kind, by user, where they are known
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def pool(self, chosen: np.ndarray) -> Pool:
+        """The marks of the samples at `chosen`."""
+        marks = (self.labels, self.users, self.subclasses)
+        return Pool(*(None if mark is None else mark[chosen] for mark in marks))  # type: ignore[arg-type]
 
     def fitted(self, train: np.ndarray) -> Samples:
         """The samples once it is settled which of them are training samples: what a source makes from its samples (a
@@ -44,6 +51,14 @@ class Samples:
     def read(self, indices: np.ndarray, client: int) -> np.ndarray:
         """The samples at `indices` as (n, *shape); most sources look the same to every client."""
         raise NotImplementedError
+
+
+class Pool(NamedTuple):
+    """What a partition sees of the samples it divides."""
+
+    labels: np.ndarray  # (N,) int64
+    users: np.ndarray | None = None
+    subclasses: np.ndarray | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -117,3 +132,11 @@ def checked_samples(x: np.ndarray, where: str) -> np.ndarray:
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
         return x.transpose(0, 3, 1, 2)
     return x
+
+
+def mapped(path: Path) -> np.ndarray:
+    """A .npy file mapped into memory: the ranks of a node share its pages."""
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except Exception as error:
+        raise DataError(f"{path} cannot be read ({error}).") from error

@@ -1,4 +1,4 @@
-"""Where samples come from: the public image sets through torchvision, one's own arrays, and drawn characters.
+"""Where samples come from: the public image sets, most through torchvision, one's own arrays, and drawn characters.
 
 A source is its section of the configuration; `open` finds, if need be downloads, and reads it. A set that can be had
 in no way is reported with the places searched and the command that fetches it.
@@ -6,6 +6,7 @@ in no way is reported with the places searched and the command that fetches it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -17,8 +18,9 @@ from mpipfl.data.download import fetch
 from mpipfl.data.gaussian import Gaussian
 from mpipfl.data.glyphs import Glyphs
 from mpipfl.data.leaf import Leaf, Shakespeare, Tff
-from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts
+from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts, mapped
 from mpipfl.data.sent140 import Sent140
+from mpipfl.data.sun397 import Sun397
 from mpipfl.data.texts import Texts
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
@@ -173,7 +175,7 @@ class Cifar10(Torchvision):
             return super().open(root, seed, clients, samples)
         images, labels = [], []
         for part in ("train", "test"):
-            x, y = (_mapped(root / f"cifar10/{key}_{part}.npy") for key in "xy")
+            x, y = (mapped(root / f"cifar10/{key}_{part}.npy") for key in "xy")
             images.append(checked_samples(x, str(root / f"cifar10/x_{part}.npy")))
             labels.append(checked_labels(y, len(x), str(root / f"cifar10/y_{part}.npy")))
             if images[-1].shape[1:] != (3, 32, 32) or x.dtype != np.uint8 or labels[-1].max() > 9:
@@ -188,25 +190,30 @@ class Cifar10(Torchvision):
 
 
 class Cifar100(Torchvision):
-    """CIFAR-100: 60,000 colour photographs in 100 classes, or in their 20 superclasses, 32x32."""
+    """CIFAR-100: 60,000 colour photographs in 100 classes, or in their 20 superclasses, 32x32.
+
+    With labels: coarse the task is the superclasses; the fine classes stay known as their subclasses, five of each, for
+    data.partition=superclasses. The original files are pickles: torchvision opens them only if their checksums are the
+    published ones.
+    """
 
     kind: Literal["cifar100"] = "cifar100"
     labels: Literal["fine", "coarse"] = Field(default="fine", description="fine: 100 classes; coarse: 20 superclasses.")
-    dataset, folder = "CIFAR100", "cifar-100-python"
+    dataset, folder, count = "CIFAR100", "cifar-100-python", 100
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
-    def _classes(self) -> int:
-        return 100 if self.labels == "fine" else 20
+    def open(self, root: Path, seed: int, clients: int, samples: int | None = None) -> Samples:
+        found = super().open(root, seed, clients, samples)
+        if self.labels == "fine":
+            return found
+        return replace(found, labels=SUPERCLASS[found.labels], subclasses=found.labels, classes=20)
 
     def _images(self, images: np.ndarray) -> np.ndarray:
         return images.transpose(0, 3, 1, 2)
 
-    def _labels(self, labels: np.ndarray) -> np.ndarray:
-        return labels if self.labels == "fine" else SUPERCLASS[labels]
 
-
-# The superclass of each fine class. torchvision does not pass on the file's own coarse labels, and reading them again
-# would mean a pickle.
+# The superclass of each fine class, both in alphabetical order. torchvision does not pass on the file's own coarse
+# labels, and reading them again would mean a pickle.
 SUPERCLASS = np.array([
     4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11, 6, 11, 5, 10, 7,
     6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5, 5, 19, 8, 8, 15, 13, 14, 17, 18, 10,
@@ -215,20 +222,13 @@ SUPERCLASS = np.array([
 ])  # fmt: skip
 
 
-def _mapped(path: Path) -> np.ndarray:
-    """A .npy file mapped into memory: the ranks of a node share its pages."""
-    try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except Exception as error:
-        raise DataError(f"{path} cannot be read ({error}).") from error
-
-
 Source = Annotated[
     Mnist
     | FashionMnist
     | Emnist
     | Cifar10
     | Cifar100
+    | Sun397
     | Arrays
     | Texts
     | Sent140

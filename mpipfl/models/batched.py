@@ -85,6 +85,20 @@ class Batched:
         """The inverse of `split`."""
         return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
+    def with_heads(self, base: Tensor, heads: Tensor) -> list[Tensor]:
+        """Networks with several heads side by side, as one wide last layer: bases (K, b), heads (K, draws, h)."""
+        parts = self.split(self.unite(base, heads[:, 0]))
+        start = self.head_at[0]
+        for i in self.head:
+            place = self.layout[i]
+            wide = heads[..., place.start - start : place.stop - start]
+            parts[i] = wide.reshape(len(base), heads.shape[1] * place.shape[0], *place.shape[1:])
+        return parts
+
+    def join_heads(self, parts: list[Tensor], draws: int) -> Tensor:
+        """The wide layer's parts as one vector for each head (K, draws, h)."""
+        return torch.cat([part.reshape(len(part), draws, -1) for part in parts], 2)
+
     def arrange(self, x: Tensor) -> Tensor:
         """Batches of steps x clients x samples (S, K, B, *shape) in the order `outputs` takes; index it by step."""
         if self.images:
@@ -195,6 +209,8 @@ def layer(module: nn.Module, place: dict[int, int], images: bool) -> Step | None
         return unrolled if images else rows
     if isinstance(module, ELEMENTWISE):
         return lambda parts, x: elementwise.of(module, x)
+    if images and isinstance(module, nn.AdaptiveAvgPool2d):
+        return adaptive_average(module)
     if images and isinstance(module, POOLING):
         return lambda parts, x: module(x)
     if isinstance(module, Deviation) and weight is not None:
@@ -214,8 +230,8 @@ OWN = (Deviation, sequences.Ids, recurrent.LastState)
 ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
-POOLING = nn.MaxPool2d | nn.AvgPool2d | nn.AdaptiveAvgPool2d
-SPATIAL = POOLING | nn.Conv2d | nn.GroupNorm
+POOLING = nn.MaxPool2d | nn.AvgPool2d
+SPATIAL = POOLING | nn.AdaptiveAvgPool2d | nn.Conv2d | nn.GroupNorm
 WIDE = 32  # outputs from which on a turned copy of the input pays
 
 
@@ -248,6 +264,24 @@ def group_norm(module: nn.GroupNorm, weight: int, bias: int) -> Step:
         clients = len(parts[weight])
         scale, shift = parts[weight].flatten(), parts[bias].flatten()
         return F.group_norm(x, clients * module.num_groups, scale, shift, module.eps)
+
+    return step
+
+
+def adaptive_average(module: nn.AdaptiveAvgPool2d) -> Step:
+    """The means of the module's windows; its own order of summation depends on how many clients' channels there are."""
+    size = module.output_size if isinstance(module.output_size, tuple) else (module.output_size,) * 2
+
+    def windows(length: int, count: int) -> list[tuple[int, int]]:
+        return [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        rows, columns = (windows(length, count or length) for length, count in zip(x.shape[2:], size, strict=True))
+        means = [
+            [F.avg_pool2d(x[:, :, top:bottom, left:right], (bottom - top, right - left)) for left, right in columns]
+            for top, bottom in rows
+        ]
+        return torch.cat([torch.cat(row, dim=3) for row in means], dim=2)
 
     return step
 

@@ -32,8 +32,9 @@ def test_defaults_and_short_forms():
     assert (data.source, data.partition, data.shift) == (Mnist(), Dirichlet(), Rotate())
     data = Data.model_validate({"partition": {"kind": "classes", "k": 3}, "shift": {"kind": "permute_labels"}})
     assert (data.partition, data.shift) == (Classes(k=3), PermuteLabels())
-    images = {"mnist", "fashion_mnist", "emnist", "cifar10", "cifar100"}
-    assert set(SOURCES) == images | {"arrays", "texts", "sent140", "leaf", "tff", "shakespeare", "glyphs", "gaussian"}
+    torchvision = {"mnist", "fashion_mnist", "emnist", "cifar10", "cifar100"}
+    texts_or_users = {"texts", "sent140", "leaf", "tff", "shakespeare"}
+    assert set(SOURCES) == torchvision | texts_or_users | {"sun397", "arrays", "glyphs", "gaussian"}
 
 
 def test_a_sources_keys_may_stand_beside_it():

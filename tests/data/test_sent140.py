@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mpipfl.data.federated import Data, divide
+from mpipfl.data.samples import Pool
 from mpipfl.data.sent140 import Sent140
 from mpipfl.errors import DataError
 
@@ -109,7 +110,7 @@ def test_users_left_out_or_missing(tmp_path):
     with pytest.raises(DataError, match="30 of 30 users have 1 samples or more, and 33 are needed"):
         divide(data, samples, 0)
     with pytest.raises(DataError, match=r"data.partition=pooled needs a source with users"):
-        data.partition.divide(samples.labels, None, 2, 0, 1)
+        data.partition.divide(Pool(samples.labels), 2, 0, 1)
 
 
 def test_natural_users_stay_whole(tmp_path):

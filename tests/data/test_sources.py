@@ -12,7 +12,10 @@ import pytest
 from pydantic import TypeAdapter
 
 from mpipfl.data import download, sources
+from mpipfl.data.federated import Data, Split, divide
+from mpipfl.data.partitions import Superclasses
 from mpipfl.data.sources import SUPERCLASS, Cifar10, Cifar100, Emnist, FashionMnist, Mnist, Source
+from mpipfl.data.sun397 import Sun397
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
 
@@ -84,15 +87,17 @@ def test_labels_beyond_the_set_are_refused(tmp_path):
         Mnist().open(tmp_path, 0, 2)
 
 
-def write_cifar(folder: Path, dataset: type, keys: list[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Pickled batches of four images each, as the originals are."""
+def write_cifar(
+    folder: Path, dataset: type, keys: list[str], size: int = 4, own: np.ndarray | None = None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Pickled batches of a few images each, as the originals are."""
     folder.mkdir(parents=True)
     names = [name for name, _ in dataset.train_list + dataset.test_list]
-    images = np.random.default_rng(0).integers(0, 256, (4 * len(names), 3, 32, 32), np.uint8)
-    labels = {key: np.arange(len(images)) % 10 for key in keys}
+    images = np.random.default_rng(0).integers(0, 256, (size * len(names), 3, 32, 32), np.uint8)
+    labels = {key: np.arange(len(images)) % 10 if own is None else own for key in keys}
     for number, name in enumerate(names):
-        here = slice(4 * number, 4 * number + 4)
-        batch = {"data": images[here].reshape(4, -1), **{key: labels[key][here].tolist() for key in keys}}
+        here = slice(size * number, size * (number + 1))
+        batch = {"data": images[here].reshape(size, -1), **{key: labels[key][here].tolist() for key in keys}}
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
     (folder / dataset.meta["filename"]).write_bytes(pickle.dumps({dataset.meta["key"]: list("abcdefghij")}, protocol=2))
     return images, labels
@@ -121,6 +126,7 @@ def test_cifar100_layout(tmp_path, any_checksum, kind):
     expected = labels["fine_labels"] if kind == "fine" else SUPERCLASS[labels["fine_labels"]]
     np.testing.assert_array_equal(samples.labels, expected)
     assert samples.classes == {"fine": 100, "coarse": 20}[kind]
+    assert (samples.subclasses is None) is (kind == "fine")
 
 
 def test_cifar_with_wrong_checksum_is_not_unpickled(tmp_path, no_network):
@@ -129,17 +135,43 @@ def test_cifar_with_wrong_checksum_is_not_unpickled(tmp_path, no_network):
         Cifar10().open(tmp_path, 0, 2)
 
 
+PUBLISHED = """
+beaver dolphin otter seal whale, aquarium_fish flatfish ray shark trout, orchid poppy rose sunflower tulip,
+bottle bowl can cup plate, apple mushroom orange pear sweet_pepper, clock keyboard lamp telephone television,
+bed chair couch table wardrobe, bee beetle butterfly caterpillar cockroach, bear leopard lion tiger wolf,
+bridge castle house road skyscraper, cloud forest mountain plain sea, camel cattle chimpanzee elephant kangaroo,
+fox porcupine possum raccoon skunk, crab lobster snail spider worm, baby boy girl man woman,
+crocodile dinosaur lizard snake turtle, hamster mouse rabbit shrew squirrel,
+maple_tree oak_tree palm_tree pine_tree willow_tree, bicycle bus motorcycle pickup_truck train,
+lawn_mower rocket streetcar tank tractor
+"""
+
+
 def test_superclasses_are_the_published_ones():
-    """Five fine classes each; members named in the data set's description, fine classes in alphabetical order."""
-    assert (np.bincount(SUPERCLASS) == 5).all() and len(SUPERCLASS) == 100
-    members = {
-        0: [4, 30, 55, 72, 95],  # beaver, dolphin, otter, seal, whale
-        14: [2, 11, 35, 46, 98],  # baby, boy, girl, man, woman
-        17: [47, 52, 56, 59, 96],  # maple, oak, palm, pine, willow
-        18: [8, 13, 48, 58, 90],  # bicycle, bus, motorcycle, pickup truck, train
-    }
-    for superclass, fine in members.items():
-        assert np.flatnonzero(superclass == SUPERCLASS).tolist() == fine
+    """As the data set's own page lists them; the fine classes are numbered in alphabetical order."""
+    groups = [group.split() for group in PUBLISHED.split(",")]
+    fine = sorted(name for group in groups for name in group)
+    assert len(groups) == 20 and len(set(fine)) == 100
+    for number, group in enumerate(groups):
+        assert [fine[place] for place in np.flatnonzero(number == SUPERCLASS)] == group
+
+
+def test_cifar100_clients_hold_and_test_exactly_their_twenty_subclasses(tmp_path, any_checksum):
+    """Superclass labels are never compared with fine ones: that keeps four of the twenty subclasses."""
+    fine = np.random.default_rng(0).permutation(np.arange(2400) % 100)
+    write_cifar(tmp_path / "cifar-100-python", datasets().CIFAR100, ["fine_labels"], 1200, fine)
+    data = Data.model_validate({"source": {"kind": "cifar100", "labels": "coarse"}, "root": tmp_path, "clients": 5})
+    data = data.model_copy(update={"partition": Superclasses(), "split": Split(validation=0, test=0.4)})
+    samples = data.open(0)
+    np.testing.assert_array_equal(samples.subclasses, fine)
+    np.testing.assert_array_equal(samples.labels, SUPERCLASS[fine])
+    made = divide(data, samples, 0)
+    held = [np.unique(fine[made.index[slice(*made.bounds[client, [0, 3]])]]) for client in range(5)]
+    assert sorted(np.concatenate(held)) == list(range(100))  # five clients, and five subclasses of each superclass
+    for client, own in enumerate(held):
+        test = made.index[slice(*made.bounds[client, 2:])]
+        assert len(own) == 20 and np.unique(fine[test]).tolist() == own.tolist()
+        assert np.unique(samples.labels[test]).tolist() == list(range(20))
 
 
 def write_cifar_arrays(folder: Path) -> None:
@@ -240,7 +272,7 @@ def test_torchvision_is_only_imported_when_needed():
 
 
 def test_every_source_is_documented():
-    for section in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100):
+    for section in (Mnist, FashionMnist, Emnist, Cifar10, Cifar100, Sun397):
         assert TypeAdapter(Source).validate_python({"kind": section().kind}) == section()
         assert section.line()
         assert all(field.description for name, field in section.model_fields.items() if name != "kind")

@@ -1,0 +1,161 @@
+"""pFedVEM: Gaussian heads around a latent global head, and each client counts by its confidence in it.
+
+The base theta is shared; the weights of the head (the last linear layer, d numbers) are on client j Gaussian, q_j =
+N(mu_j, diag(sigma_j²)) with sigma_j = softplus(pi_j), under the prior N(w, rho_j² I). When theta and w arrive, client j
+
+    takes         tau_j = 1 / rho_j² = d / (Tr Sigma_j + |mu_j - w|²), its confidence                         (8)
+    trains q_j    R epochs on  Σ_n mean_k -log p(y_n | x_n, theta, w_jk) + KL(q_j || N(w, rho_j² I)),        (10)
+                  w_jk = mu_j + sigma_j ε_k,  k = 1 .. K, with reparametrised gradients                     (11)
+    trains theta  by SGD on the mean loss under heads drawn from q_j, with the settings of `train`
+
+and the server takes, over the clients that report,
+
+    w = Σ tau_j mu_j / Σ tau_j      (9)           theta = Σ n_j theta_j / Σ n_j
+
+    KL = Σ log(rho / sigma) + (sigma² + (mu - w)²) / (2 rho²) - 1/2
+
+Personal are theta and mu_j, global are theta and w, both tested by their means. In a client's first round rho_j² is
+`rho2`. sigma and rho² are kept above 1e-6 and 1e-8 (`guarded` counts the coordinates at that bound). The gradient of
+(10) grows with n_j, Adam (`head_optimizer`) does not mind; its moments are zero at the start of each round. The paper's
+stragglers are `participation: {probability: 0.1, train: all}`.
+
+`confidence` says what the server weighs by: `both` terms of (8), the `uncertainty` Tr Sigma_j, the `deviation`
+|mu_j - w|² alone, or `none`. With the likelihood summed over a client's samples, much data can take mu_j far from w, so
+that large clients count least: history.h5 holds tau, trace and deviation.
+
+Reference: Zhu, Ma, Blaschko: Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
+CVPR 2023 (algorithm 1).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from ..descent import adam
+from ..elementwise import sigmoid, softplus, softplus_inverse
+from ..section import Count, Positive
+from .base import Algorithm, Facts, Models, col
+from .uncertainty import squared
+
+if TYPE_CHECKING:
+    from ..cohort import Cohort, MiniBatch
+    from ..federation import Federation
+
+LEAST_SIGMA, LEAST_RHO2 = 1e-6, 1e-8
+ALIKE = 0.05  # relative spread of confidences below which they decide nothing
+
+
+class Server(NamedTuple):
+    theta: Tensor  # θ, the base
+    w: Tensor  # the latent global head (d)
+
+
+class Client(NamedTuple):
+    mu: Tensor  # (d)
+    pi: Tensor  # (d), sigma = softplus(pi)
+    seen: Tensor  # whether it has trained
+
+
+class PFedVEM(Algorithm):
+    """Gaussian heads around a global one, weighed by confidence"""
+
+    kind: Literal["pfedvem"] = "pfedvem"
+    learns_personally: ClassVar[bool] = True
+    draws: Count = Field(5, description="K, Monte-Carlo draws of the head in a step")
+    rho2: Positive = Field(0.1, description="first rho_j², the prior's variance; the paper tries 1, 0.1, 0.01")
+    sigma: Positive = Field(0.05, description="first sigma_j")
+    heads: Literal["network", "zero"] = Field("network", description="where heads start: the network's, or zero")
+    head_epochs: Count = Field(10, description="R, passes over the data for the head")
+    head_batch: Count | None = Field(None, description="samples in a step of the head; all of them without it")
+    head_lr: Positive = Field(0.01, description="learning rate of the head")
+    head_optimizer: Literal["adam", "sgd"] = Field("adam", description="for the head")
+    confidence: Literal["both", "uncertainty", "deviation", "none"] = Field("both", description="what (9) weighs by")
+
+    def server(self, theta: Tensor, facts: Facts) -> Server:
+        base, head = facts.divide(theta)
+        return Server(base, head if self.heads == "network" else torch.zeros_like(head))
+
+    def client(self, theta: Tensor, facts: Facts) -> Client:
+        head = self.server(theta, facts).w
+        return Client(head, torch.full_like(head, softplus_inverse(self.sigma)), torch.zeros((), dtype=torch.bool))
+
+    def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
+        d = server.w.numel()
+        trace = squared(softplus(clients.pi))
+        deviation = squared(clients.mu - server.w)
+        rho2 = torch.where(clients.seen, (trace + deviation) / d, self.rho2).clamp(min=LEAST_RHO2)  # (8)
+        tau = 1 / rho2
+        mu, pi = self.train_head(server, clients, rho2, cohort)
+        theta = self.train_base(server.theta, mu, pi, cohort)
+
+        weight = {"both": tau, "uncertainty": d / trace, "deviation": d / deviation.clamp(min=LEAST_RHO2 * d)}.get(
+            self.confidence, torch.ones_like(tau)
+        )
+        n = cohort.n_train
+        guarded = (softplus(pi) <= LEAST_SIGMA).sum(1)
+        fl.record(tau=tau, trace=trace, deviation=deviation, guarded=guarded)
+        new = Client(mu, pi, torch.ones_like(clients.seen))
+        return fl.aggregate(average, server, theta=(n, theta), n=n, w=(weight, mu), tau=weight), new
+
+    def train_head(self, server: Server, clients: Client, rho2: Tensor, cohort: Cohort) -> tuple[Tensor, Tensor]:
+        """q_j by (10), the base as it came"""
+
+        def local(mu: Tensor, pi: Tensor, *more: Any) -> tuple[Tensor, ...]:
+            *moments, n, rho2, batch = more
+            sigma, noise = softplus(pi).clamp(min=LEAST_SIGMA), batch.normal(mu, "head noise", draws=self.draws)
+            noise = noise.view(len(mu), self.draws, -1)
+            heads = mu.unsqueeze(1) + sigma.unsqueeze(1) * noise
+            _, g = batch.grad_of_heads(server.theta.expand(len(mu), -1), heads)  # (K draws of each row)
+            by_mu = n * g.mean(1) + (mu - server.w) / rho2  # (11)
+            by_sigma = n * (g * noise).mean(1) + sigma / rho2 - 1 / sigma
+            slopes = (by_mu, by_sigma * sigmoid(pi))
+            if not moments:
+                return mu - self.head_lr * slopes[0], pi - self.head_lr * slopes[1], n, rho2
+            mu, m_mu, s_mu = adam(batch.number, mu, slopes[0], self.head_lr, moments[0], moments[1])
+            pi, m_pi, s_pi = adam(batch.number, pi, slopes[1], self.head_lr, moments[2], moments[3])
+            return mu, pi, m_mu, s_mu, m_pi, s_pi, n, rho2
+
+        moments = [torch.zeros_like(server.w)] * (4 if self.head_optimizer == "adam" else 0)
+        mu, pi, *_ = cohort.iterate(
+            local, (clients.mu, clients.pi, *moments, col(cohort.n_train).float(), col(rho2).float()),
+            epochs=self.head_epochs, batch=self.head_batch or cohort.largest, stream="head batches",
+        )  # fmt: skip
+        return mu, pi
+
+    def train_base(self, theta: Tensor, mu: Tensor, pi: Tensor, cohort: Cohort) -> Tensor:
+        """The base by SGD under heads drawn from q_j"""
+        lr, momentum = cohort.train.lr, cohort.train.momentum
+
+        def local(theta: Tensor, velocity: Tensor, mu: Tensor, sigma: Tensor, batch: MiniBatch) -> tuple[Tensor, ...]:
+            noise = batch.normal(mu, "base noise", draws=self.draws).view(len(mu), self.draws, -1)
+            by_base, _ = batch.grad_of_heads(theta, mu.unsqueeze(1) + sigma.unsqueeze(1) * noise, of_base=True)
+            velocity = momentum * velocity + by_base
+            return theta - lr * velocity, velocity, mu, sigma
+
+        sigma = softplus(pi).clamp(min=LEAST_SIGMA)
+        return cohort.iterate(local, (theta, torch.zeros_like(theta), mu, sigma))[0]
+
+    def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
+        return Models(globally=cohort.unite(server.theta, server.w), personal=cohort.unite(server.theta, clients.mu))
+
+    def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
+        """Confidences that decide nothing."""
+        if self.confidence == "none" or "tau" not in series:
+            return []
+        tau = series["tau"][-1][~np.isnan(series["tau"][-1])]
+        if len(tau) < 2 or tau.std() >= ALIKE * tau.mean():
+            return []
+        return [
+            f"pfedvem: in the last round the clients' confidences differ by {100 * tau.std() / tau.mean():.1f} % only; "
+            f"weighing by them is an equal average"
+        ]
+
+
+def average(server: Server, sums: Any) -> Server:
+    """θ = Σ n_j θ_j / Σ n_j, and w by (9)"""
+    return Server(sums.theta / sums.n, sums.w / sums.tau)

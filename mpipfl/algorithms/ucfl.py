@@ -1,0 +1,227 @@
+"""User-centric federated learning: every client's model is a mixture made for it, sent in as few streams as needed.
+
+Before training (`at_round` 0), or from the model that some rounds of FedAvg made, client i returns its full gradient
+g_i at the common model and the variance of the gradients g_i^k of K random parts of its data:
+
+    sigma_i² = 1/K Σ_k |g_i^k - g_i|²                                                                   (10)
+    w_ij     = n_j exp(-|g_i - g_j|² / (2 sigma_i sigma_j)), rows scaled to sum to 1                     (9)
+
+The size of the parts is a temperature: few big ones have small variances, W is near the identity and learning local;
+many small ones make it FedAvg. From several values of `parts` the one whose streams are told apart best is taken (the
+greatest silhouette). Then in every round
+
+    theta_i <- Σ_j w_ij SGD(theta_j)                                                                     (8)
+
+With fewer streams than clients, k-means on the rows of W gives k clusters; a client gets its cluster's model, whose row
+of weights is the mean of the clients' rows (11), or FedAvg over the cluster (`stream_weights: group`). `auto` takes the
+k = 2 .. m that maximises s_k - `price` k, s_k the silhouette score of k clusters (12); one stream if none is positive.
+
+`parallel` is (13): every client also trains every other stream's model, and a stream averages what was trained from it;
+computation and uplinks are as many times as much.
+
+Everything is personal, there is no global model. Of clients that are not active nobody gets anything: the weights are
+scaled to sum to 1 over the active ones, and a stream without any weight keeps its model. A variance below a millionth
+of the clients' median (one part, identical samples) counts as so much; weights that are nearly the identity or nearly
+FedAvg's are remarked upon.
+
+Reference: Mestoukirdi, Zecchin, Gesbert, Li: User-Centric Federated Learning: Trading off Wireless Resources for
+Personalization, 2023.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor
+
+from ..section import Count, Natural, NonNegative, Section
+from . import streams
+from .base import Algorithm, Facts, Models, Traffic, col
+from .uncertainty import squared
+
+if TYPE_CHECKING:
+    from ..cohort import Cohort
+    from ..data.federated import Data
+    from ..federation import Federation
+
+ALONE, UNIFORM = 1.05, 0.95  # collaborators that are remarked upon: so few, or this share of FedAvg's
+
+
+class Variance(Section):
+    """The parts of a client's data whose gradients give its variance"""
+
+    part: int | float | str | None = Field(None, description="size of a part: samples (100), or a fraction (1/3, 0.25)")
+    parts: Count | tuple[Count, ...] | None = Field(None, description="K, or several of which the best is taken")
+    draws: Literal["partition", "independent"] = Field("partition", description="parts make up the data, or each drawn")
+
+    @field_validator("part")
+    @classmethod
+    def _a_size(cls, value: int | float | str | None) -> int | float | None:
+        if value is None:
+            return None
+        try:
+            size = Fraction(value)
+        except (ValueError, ZeroDivisionError, OverflowError):
+            raise ValueError("is neither a number nor a fraction such as 1/3") from None
+        if not (0 < size < 1 or (size >= 1 and size.denominator == 1)):
+            raise ValueError("is neither a number of samples (1, 2 ...) nor a fraction below 1")
+        return int(size) if size >= 1 else float(size)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Variance:
+        if (self.part is None) == (self.parts is None):
+            raise ValueError("give part or parts, one of them")
+        if self.parts == ():
+            raise ValueError("parts: name at least one number")
+        return self
+
+    def counts(self, samples: np.ndarray) -> list[np.ndarray]:
+        """How many parts each client has (m), for each choice."""
+        if self.part is None:
+            choices = self.parts if isinstance(self.parts, tuple) else (self.parts,)
+            wanted = [np.full(len(samples), k) for k in choices]
+        else:
+            share = float(self.part)
+            wanted = [np.full(len(samples), round(1 / share)) if share < 1 else np.rint(samples / share)]
+        return [np.clip(k, 1, samples).astype(np.int64) for k in wanted]
+
+
+class Server(NamedTuple):
+    weight: Tensor  # W (m, m), float64
+    cluster: Tensor  # each client's stream (m)
+    row: Tensor  # each stream's weights of all clients (k, m), float64; no rows where every client has its own
+    theta: Tensor  # each stream's model (k, d)
+
+
+class Client(NamedTuple):
+    theta: Tensor  # θ_i (d)
+
+
+class UCFL(Algorithm):
+    """User-centric: a mixture of models for each client, in few streams"""
+
+    kind: Literal["ucfl"] = "ucfl"
+    learns_globally: ClassVar[bool] = False
+    learns_personally: ClassVar[bool] = True
+    variance: Variance = Field(Variance(part="1/3"), description="whose gradients' variance scales distances")
+    streams: Literal["all", "auto"] | Count = Field("all", description="models sent in a round")
+    stream_weights: Literal["centroid", "group"] = Field("centroid", description="mean row of a cluster, or its FedAvg")
+    price: NonNegative = Field(0.0, description="lambda in (12), of a stream; with auto")
+    parallel: bool = Field(False, description="train every stream's model at every client")
+    at_round: Natural = Field(0, description="compute W after so many rounds of FedAvg")
+
+    def fits(self, data: Data) -> None:
+        if isinstance(self.streams, int) and self.streams > data.clients:
+            raise ValueError(f"algorithm.streams: {self.streams} is more than data.clients, {data.clients}")
+
+    def server(self, theta: Tensor, facts: Facts) -> Server:
+        n = facts.samples.to(theta.device)
+        return Server((n / n.sum()).repeat(len(n), 1), torch.zeros_like(n).long(), (n / n.sum())[None], theta[None])
+
+    def client(self, theta: Tensor, facts: Facts) -> Client:
+        return Client(theta)
+
+    # ------------------------------------------------------------------ the special round
+
+    @property
+    def prepares_after(self) -> int:
+        return self.at_round
+
+    def prepare(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
+        theta = server.theta[0]
+        g = cohort.mean_grad(theta)
+        delta = streams.distances(fl.gram(g.float()))
+        choices = self.variance.counts(cohort.n_train.cpu().numpy().astype(np.int64))
+        sigma2 = fl.gather(torch.stack([self.variances(theta, g, k, cohort) for k in choices], 1))
+        samples, seed = fl.gather(cohort.n_train), cohort.seed % 2**32
+
+        def found(_: Server, sums: Any) -> Found:
+            tried = [Found.of(streams.mixing(delta, s, samples), s, self, seed) for s in sigma2.T]
+            return max(tried, key=lambda one: float(one.silhouette.nan_to_num(-1).max()))  # the first of equals
+
+        empty = Found(delta, delta[0], torch.zeros_like(delta[0]).long(), delta[0])
+        best: Found = fl.aggregate(found, empty, n=torch.ones_like(cohort.n_train))  # type: ignore[arg-type]
+        k = int(best.cluster.max()) + 1
+        row = streams.stream_rows(best.weight, best.cluster, samples, self.stream_weights)
+        if k == len(samples) and not self.parallel:
+            row = row[:0]
+        fl.tell(
+            W=best.weight, delta=delta, sigma2=best.sigma2, silhouette=best.silhouette, cluster=best.cluster,
+            collaborators=streams.collaborators(best.weight), row=row, samples=samples,
+        )  # fmt: skip
+        return Server(best.weight, best.cluster, row, theta.repeat(len(row), 1)), Client(theta.expand_as(clients.theta))
+
+    def variances(self, theta: Tensor, g: Tensor, count: np.ndarray, cohort: Cohort) -> Tensor:
+        """sigma_i² (10)"""
+        total = torch.zeros_like(cohort.n_train)
+        for part in cohort.parts(count, self.variance.draws == "independent"):
+            total += squared(cohort.mean_grad(theta, part) - g).nan_to_num(0.0)  # a client without such a part has NaN
+        return total / torch.from_numpy(count).to(total)
+
+    # ------------------------------------------------------------------ a round
+
+    def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
+        if len(server.row) == 0:
+            w = server.weight[cohort.clients][:, fl.everyone]
+            return server, Client(fl.mix(w / w.sum(1, keepdim=True), cohort.descend(clients.theta)))  # (8)
+        share = server.row[:, cohort.clients].T  # of each client in each stream (m, k)
+        if self.parallel and len(server.row) > 1:
+            for stream in range(len(server.row)):
+                own = share * (torch.arange(len(server.row), device=share.device) == stream)
+                theta = cohort.descend(server.theta[stream], stream=f"stream {stream}")
+                server = self.average(server, own, theta, fl)  # (13)
+        else:
+            server = self.average(server, share, cohort.descend(self.streams_of(server, cohort)), fl)
+        return server, clients
+
+    def average(self, server: Server, share: Tensor, theta: Tensor, fl: Federation) -> Server:
+        """Each stream's average; one without any weight keeps its model"""
+
+        def mean(old: Server, sums: Any) -> Server:
+            return old._replace(theta=torch.where(col(sums.n) > 0, sums.theta / col(sums.n), old.theta))
+
+        return fl.aggregate(mean, server, theta=(share, theta), n=(share, torch.ones_like(share[:, 0])))
+
+    def streams_of(self, server: Server, cohort: Cohort) -> Tensor:
+        """Each client's stream's model (m, d)"""
+        return server.theta[server.cluster[cohort.clients]]
+
+    def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
+        own = len(server.row) == 0
+        return Models(globally=None, personal=clients.theta if own else self.streams_of(server, cohort))
+
+    def traffic(self, server: Server, clients: int) -> Traffic:
+        k = len(server.row) or clients
+        return Traffic(streams=k, uplinks=k if self.parallel else 1)
+
+    def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
+        """Weights that say nothing."""
+        if "collaborators" not in series or len(series["W"]) < 2:
+            return []
+        found, n = series["collaborators"], series["samples"] / series["samples"].sum()
+        most = float(np.exp(-(n * np.log(n)).sum()))
+        if found.max() < ALONE:
+            return ["ucfl: the weights are nearly the identity, clients learn alone; take smaller parts (variance)"]
+        if found.min() > UNIFORM * most:
+            return [
+                "ucfl: every row of weights is nearly FedAvg's; take larger parts (variance), or a model whose "
+                "gradients tell clients apart (model.init=glorot)"
+            ]
+        return []
+
+
+class Found(NamedTuple):
+    """What rank 0 makes of the gradients."""
+
+    weight: Tensor
+    sigma2: Tensor
+    cluster: Tensor
+    silhouette: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, sigma2: Tensor, how: UCFL, seed: int) -> Found:
+        return cls(weight, sigma2, *streams.group(weight, how.streams, how.price, seed))
