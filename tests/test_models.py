@@ -196,6 +196,41 @@ def test_no_linear_layer_no_head() -> None:
     assert Batched(network, (2, 6, 6)).head == range(0)
 
 
+def frozen_bias() -> nn.Module:
+    network = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
+    network[1].bias.requires_grad_(False)
+    return network
+
+
+def tied_head() -> nn.Module:
+    network = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
+    network[2].weight = network[0].weight
+    return network
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3).requires_grad_(False)), frozen_bias, tied_head]
+)
+def test_a_layer_that_is_not_all_its_own_is_no_head(make: Callable[[], nn.Module]) -> None:
+    batched = Batched(make(), ROW)
+    assert batched.head == range(0)
+    with pytest.raises(ConfigError, match=r"needs a head.*frozen or tied to another. Train it, or take a method"):
+        batched.divide(batched.initial())
+
+
+@pytest.mark.parametrize("name", ["lenet5", "residual"])
+def test_a_frozen_base_keeps_its_head(name: str) -> None:
+    """What is frozen is in neither base nor head, wherever it stands."""
+    make, shape, _ = NETWORKS[name]
+    network = make()
+    next(network.parameters()).requires_grad_(False)
+    batched, whole = Batched(network, shape), Batched(make(), shape)
+    base, head = batched.divide(batched.initial())
+    assert len(head) == len(whole.divide(whole.initial())[1])
+    assert len(base) == whole.dimension - len(head) - next(network.parameters()).numel()
+    assert torch.equal(batched.unite(base, head), batched.initial())
+
+
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [

@@ -60,6 +60,11 @@ class Batched:
 
     def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Base and head of vectors (..., d): the head is the last linear layer, the base everything else."""
+        if not self.head:
+            raise ConfigError(
+                "model: the method needs a head, the last linear layer; the network has none, or it is frozen or tied "
+                "to another. Train it, or take a method without heads, for instance fedavg or ditto"
+            )
         start, stop = self.head_at
         return torch.cat([theta[..., :start], theta[..., stop:]], -1), theta[..., start:stop].contiguous()
 
@@ -149,12 +154,15 @@ def refuse(network: nn.Module) -> None:
 
 
 def head_of(network: nn.Module, layout: list[Part]) -> range:
-    """The last linear layer's place in the list of parameters: the head; all before it is the base."""
-    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    """The last linear layer's place in the list of parameters: the head; everything else is the base. A layer that is
+    frozen, or tied to another, if only in part, is no head."""
+    linear = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         return range(0)
-    mine = [i for i, part in enumerate(layout) if part.name.startswith(linear[-1] + "." if linear[-1] else "")]
-    return range(mine[0], mine[-1] + 1) if mine else range(0)
+    name, module = linear[-1]
+    own = {f"{name}.{part}" if name else part for part, _ in module.named_parameters()}
+    mine = [i for i, part in enumerate(layout) if part.name in own]
+    return range(mine[0], mine[-1] + 1) if len(mine) == len(own) else range(0)
 
 
 # ---------------------------------------------------------------------- layer by layer
