@@ -27,7 +27,7 @@ class Network(Section):
     """What every network has."""
 
     init: Literal["torch", "glorot"] = Field(
-        "torch", description="PyTorch's initial weights; or Glorot-uniform, bias 0"
+        "torch", description="PyTorch's initial weights; or Glorot-uniform, bias 0, word vectors as they are"
     )
 
 
@@ -200,11 +200,18 @@ def build(section: Any, shape: Shape, classes: int, seed: int, vocabulary: Vocab
 
 
 def glorot(layer: nn.Module) -> None:
-    """Glorot-uniform weights and zero biases, where a layer has such."""
+    """Glorot-uniform weights, those of recurrent cells gate by gate, and zero biases, where a layer has such. Word
+    vectors are no weights of a sum, and what is frozen stays as it is."""
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        return
     for name, weights in layer.named_parameters(recurse=False):
+        if not weights.requires_grad:
+            continue
         if weights.dim() > 1:
-            nn.init.xavier_uniform_(weights)
-        elif name == "bias":
+            gates = max(1, len(weights) // layer.hidden_size) if isinstance(layer, nn.RNNBase) else 1
+            for gate in weights.data.chunk(gates):
+                nn.init.xavier_uniform_(gate)
+        elif name.startswith("bias"):
             nn.init.zeros_(weights)
 
 
