@@ -1,4 +1,8 @@
-"""Whole runs on texts: the same bits at any number of ranks and in any cohort, with every network that reads."""
+"""Whole runs on texts: the same bits at any number of ranks and in any cohort, with every network that reads, and by
+methods that take it whole or as base and head.
+
+Each number of ranks has two of the networks: tests/run.sh comes to all of them at 2 or 3 ranks.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,34 @@ import pytest
 
 from mpipfl.comm import Comm
 
-from .suite import config, content, train
-from .test_suite import same_as_alone
+from .suite import METHODS, config, content, train
+from .test_suite import RANKS, at_three, same_as_alone
 
 pytestmark = pytest.mark.mpi
 
-LEARNED, GLOVE = {"kind": "learned", "size": 6}, {"kind": "glove", "path": "v.txt"}
-NETWORKS: dict[str, dict[str, Any]] = {
-    "text": {"kind": "text", "embedding": LEARNED},
-    "frozen": {"kind": "text", "embedding": GLOVE},
-    "lstm": {"kind": "lstm", "embedding": LEARNED, "hidden": 9},
-    "lstm-frozen": {"kind": "lstm", "embedding": GLOVE, "hidden": 5, "layers": 1},
+LEARNED, GLOVE = {"kind": "learned", "size": 4}, {"kind": "glove", "path": "v.txt"}
+RUNS: dict[str, dict[str, Any]] = {
+    "text": {"model": {"kind": "text", "embedding": LEARNED}, "algorithm": METHODS["pfedvem"]},
+    "frozen": {"model": {"kind": "text", "embedding": GLOVE}, "algorithm": METHODS["fedrep"]},
+    "lstm": {
+        "model": {"kind": "lstm", "embedding": LEARNED, "hidden": 5, "init": "glorot"},
+        "algorithm": METHODS["fedavg"],
+    },
+    "lstm-frozen": {
+        "model": {"kind": "lstm", "embedding": GLOVE, "hidden": 3, "layers": 1},
+        "algorithm": METHODS["pfedvem-sgd"],
+    },
 }
+HERE = [name for place, name in enumerate(RUNS) if (place + RANKS // 2) % 2 == 0]
 
 
 def lay(folder: Path) -> None:
-    """30 users with some texts each, and vectors for some of their words."""
+    """14 users with some texts each, and vectors for some of their words."""
     draw = np.random.default_rng(0)
     data = {}
-    for user in range(30):
-        count = int(draw.integers(2, 9))
-        texts = [" ".join(f"w{w}" for w in draw.integers(0, 40, draw.integers(1, 12))) for _ in range(count)]
+    for user in range(14):
+        count = int(draw.integers(2, 7))
+        texts = [" ".join(f"w{w}" for w in draw.integers(0, 40, draw.integers(1, 8))) for _ in range(count)]
         data[f"u{user}"] = {"x": texts, "y": draw.integers(0, 2, count).tolist()}
     counts = [len(own["y"]) for own in data.values()]
     (folder / "texts.json").write_text(json.dumps({"users": [*data], "num_samples": counts, "user_data": data}))
@@ -39,32 +50,33 @@ def lay(folder: Path) -> None:
     (folder / "v.txt").write_text("\n".join(vectors))
 
 
-def settings(folder: Path, model: dict[str, Any]) -> dict[str, Any]:
-    source = {"kind": "leaf", "path": "texts.json", "content": "text", "length": 9, "vocabulary": 30}
-    return {
+def settings(folder: Path, run: str) -> dict[str, Any]:
+    source = {"kind": "leaf", "path": "texts.json", "content": "text", "length": 5, "vocabulary": 30}
+    return RUNS[run] | {
         "rounds": 2, "data.root": str(folder), "data.source": source, "data.partition": {"kind": "pooled"},
-        "data.shift": {"kind": "none"}, "model": model, "algorithm": {"kind": "fedavg"},
+        "data.clients": 4, "data.shift": {"kind": "none"}, "train.batch": 4, "checkpoint.every": 2,
     }  # fmt: skip
 
 
-@pytest.fixture
-def data(comm: Comm, together_path: Path) -> Path:
-    if comm.is_server:
-        lay(together_path)
-    comm.barrier()
-    return together_path
+@pytest.fixture(scope="module")
+def data(comm: Comm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts") if comm.is_server else None
+    if folder is not None:
+        lay(folder)
+    return Path(comm.text(None if folder is None else str(folder)))
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_bits_do_not_depend_on_ranks_or_cohorts(name: str, comm: Comm, alone: Comm, data: Path) -> None:
-    same_as_alone(settings(data, NETWORKS[name]), comm, alone, data / "runs", train__cohort=5)
+@pytest.mark.parametrize("run", HERE)
+def test_bits_do_not_depend_on_ranks_or_cohorts(run: str, comm: Comm, alone: Comm, data: Path) -> None:
+    same_as_alone(settings(data, run), comm, alone, data / run, train__cohort=2)
 
 
+@at_three
 def test_frozen_vectors_do_not_travel(comm: Comm, data: Path) -> None:
     """Nor are they in a checkpoint: 6 numbers to 2 classes are all there is."""
-    run = settings(data, NETWORKS["frozen"])
+    run = settings(data, "frozen") | {"algorithm": METHODS["fedavg"], "rounds": 1, "checkpoint.every": 1}
     last = train(config(run, data / "short"), comm)
-    resumed = train(config(run | {"rounds": 3}, data / "short"), comm, resume=True)
+    resumed = train(config(run | {"rounds": 2}, data / "short"), comm, resume=True)
     if comm.is_server:
         first = content(data / "short/run/checkpoints/round_00000.h5")
         assert last["server/theta"].shape == resumed["server/theta"].shape == (6 * 2 + 2,)
