@@ -30,7 +30,7 @@ RUNS: dict[str, dict[str, Any]] = {
     },
     "lstm-frozen": {
         "model": {"kind": "lstm", "embedding": GLOVE, "hidden": 3, "layers": 1},
-        "algorithm": METHODS["pfedvem-sgd"],
+        "algorithm": METHODS["fedper"],
     },
 }
 HERE = [name for place, name in enumerate(RUNS) if (place + RANKS // 2) % 2 == 0]
