@@ -283,6 +283,17 @@ def test_no_variance_counts_as_a_millionth_of_the_median(bench: Callable[..., Be
     assert got[3, 3] > 0.99
 
 
+def test_where_the_floor_is() -> None:
+    """Where distances are so small that it matters: between 1e-5 and 1e-7 of the median of what is not zero."""
+    random = np.random.default_rng(0)
+    delta, n = distances(0.02 * random.normal(size=(6, 3))), np.arange(1.0, 7.0)
+    sigma2 = np.array([1.0, 2.0, 0.0, 1e-5, 1e-9, 3.0])
+    got = streams.mixing(*map(torch.from_numpy, (delta, sigma2, n))).numpy()
+    assert got == pytest.approx(mixing(delta, np.maximum(sigma2, 1e-6), n), rel=1e-9)
+    for wrong in (1e-5, 1e-7):
+        assert np.abs(got - mixing(delta, np.maximum(sigma2, wrong), n)).max() > 0.01
+
+
 def test_one_part_has_no_variance(bench: Callable[..., Bench]) -> None:
     """W is the identity, and finite; equal gradients still share."""
     clients = bench([samples(12 + 3 * i, i) for i in range(4)])
