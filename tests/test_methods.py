@@ -22,7 +22,7 @@ REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name
     [
         *("scaffold", "ditto", "pfedme", "perfedavg-fo", "perfedavg-hf", "fedper", "fedrep"),
         *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few"),
-        *("ucfl", "ucfl-auto", "ucfl-parallel"),
+        *("ucfl", "ucfl-parallel"),
     ],
 )
 def test_test_data_is_only_ever_reported(

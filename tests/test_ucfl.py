@@ -127,7 +127,8 @@ VARIANCES: dict[str, tuple[dict[str, Any], Callable[[float], int]]] = {  # and h
 def test_the_weights_are_equations_9_and_10(name: str, alone: Comm, tmp_path: Path) -> None:
     """And all that history.h5 says about them."""
     variance, parts = VARIANCES[name]
-    settings = config(SMOOTH | {"algorithm": {"kind": "ucfl", "variance": variance}, "rounds": 1}, tmp_path)
+    changes = {"algorithm": {"kind": "ucfl", "variance": variance}, "rounds": 1, "checkpoint.every": 0}
+    settings = config(SMOOTH | changes, tmp_path)
     train(settings, alone)
     plain, got = Plain(settings, alone), content(settings.folder / "history.h5")
     expected = Weights(plain, settings, plain.start, np.array([parts(n) for n in plain.n]))
@@ -529,17 +530,17 @@ def test_resumed_it_keeps_its_weights(
 ) -> None:
     """From before and from after the special round, which comes once."""
     how = {"algorithm": {"kind": "ucfl", "streams": 3, "at_round": at_round}}
-    whole = train(config(how, tmp_path / "whole", rounds=5, evaluate__every=1), alone)
+    whole = train(config(how, tmp_path / "whole", rounds=4, evaluate__every=1), alone)
     first = train(config(how, tmp_path / "parts", rounds=at_round + 1, evaluate__every=1), alone)
     with monkeypatch.context() as patch:
         patch.setattr(UCFL, "prepare", None)
-        resumed = train(config(how, tmp_path / "parts", rounds=5, evaluate__every=1), alone, resume=True)
+        resumed = train(config(how, tmp_path / "parts", rounds=4, evaluate__every=1), alone, resume=True)
     assert first["server/weight"].tobytes() == resumed["server/weight"].tobytes() == whole["server/weight"].tobytes()
     assert differing(whole, resumed) == []
     if at_round:
         train(config(how, tmp_path / "early", rounds=at_round, evaluate__every=1), alone)
         assert (
-            differing(whole, train(config(how, tmp_path / "early", rounds=5, evaluate__every=1), alone, resume=True))
+            differing(whole, train(config(how, tmp_path / "early", rounds=4, evaluate__every=1), alone, resume=True))
             == []
         )
 
@@ -550,7 +551,8 @@ def test_mixing_a_hundred_clients(
     comm: Comm, alone: Comm, together_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of them in a round; without the silhouettes of all numbers of clusters, which take their time."""
-    monkeypatch.setattr(streams, "clusters", lambda rows, k, seed: np.arange(len(rows)) % k)
+    everyone = streams.Grouping(torch.arange(100), torch.zeros(100, dtype=torch.float64))
+    monkeypatch.setattr(streams, "group", lambda *_: everyone)
     changes = {
         "algorithm": "ucfl", "model": "logistic", "rounds": 2, "participation.fraction": 0.7,
         "data.clients": 100, "data.samples": 900, "data.partition": {"kind": "iid"},
