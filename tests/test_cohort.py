@@ -284,6 +284,89 @@ def test_what_a_cohort_knows() -> None:
     assert (cohort.steps, cohort.samples) == (2 * (2 + 1), 2 * (8 + 4))
 
 
+# ---------------------------------------------------------------------- parts of the data
+
+CHOSEN = [[0, 12, 5, 7, 1], [], list(range(29, 0, -3)), [0], [7, 2], [3, 3, 16]]  # places, in any order
+
+
+@pytest.mark.parametrize("bite", [2, 128])
+def test_the_mean_gradient_of_chosen_samples(bite: int, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one bite or several; NaN for who has none of them; without weight decay, and never summed."""
+    monkeypatch.setattr("mpipfl.cohort.SWEEP", bite)
+    bench = Bench(network, weight_decay=0.5, loss="sum")
+    got = bench.cohort().mean_grad(bench.theta, [np.array(places, dtype=np.int64) for places in CHOSEN])
+    all_, one = bench.cohort().mean_grad(bench.theta), bench.cohort().mean_grad(bench.theta[0])
+    assert got.dtype == all_.dtype == torch.float64
+    for k, places in enumerate(CHOSEN):
+        x, y = bench.data(k, "train")
+        for found, theta, where in (
+            (got[k], bench.theta[k], places),
+            (all_[k], bench.theta[k], list(range(len(x)))),
+            (one[k], bench.theta[0], list(range(len(x)))),
+        ):
+            if not where:
+                assert torch.isnan(found).all()
+                continue
+            bench.set(theta)
+            loss = F.cross_entropy(bench.network(x[where]), y[where])
+            expected = torch.autograd.grad(loss, list(bench.network.parameters()))
+            assert near(found.float(), torch.cat([g.reshape(-1) for g in expected])), k
+
+
+def test_nobody_has_a_chosen_sample() -> None:
+    bench = Bench()
+    none = [np.empty(0, dtype=np.int64)] * len(SIZES)
+    assert torch.isnan(bench.cohort().mean_grad(bench.theta, none)).all()
+    assert bench.cohort([]).mean_grad(bench.theta[:0], []).shape == (0, bench.model.dimension)
+
+
+COUNTS = np.array([3, 4, 7, 1, 1, 17])
+
+
+def test_parts_make_up_the_data() -> None:
+    """Every sample once, in parts whose sizes differ by one at most, at random."""
+    turns = list(Bench().cohort().parts(COUNTS))
+    assert len(turns) == 17
+    for i, (n, count) in enumerate(zip(SIZES[:, 0], COUNTS, strict=True)):
+        parts = [turn[i] for turn in turns]
+        assert all(len(part) == 0 for part in parts[count:])
+        sizes = [len(part) for part in parts[:count]]
+        assert 0 < min(sizes) <= max(sizes) <= min(sizes) + 1
+        order = np.concatenate(parts).tolist()
+        assert sorted(order) == list(range(n))
+        assert order != sorted(order) or n < 5
+
+
+def test_independent_parts_are_drawn_one_by_one() -> None:
+    """Each without the same sample twice, but not without those of the others."""
+    counts = np.minimum(SIZES[:, 0], 3)
+    turns = list(Bench().cohort().parts(counts, independent=True))
+    assert len(turns) == 3
+    for i, (n, count) in enumerate(zip(SIZES[:, 0], counts, strict=True)):
+        parts = [turn[i].tolist() for turn in turns]
+        assert [len(part) for part in parts] == [n // count] * count + [0] * (3 - count)
+        assert all(len(set(part)) == len(part) and set(part) <= set(range(n)) for part in parts)
+    shared = [len(set(turns[0][i]) & set(turns[1][i])) for i in (0, 2, 5)]
+    assert any(shared)  # parts of a partition share nothing
+    assert turns[0][2].tolist() != turns[1][2].tolist()
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_parts_depend_on_seed_and_client_alone(independent: bool) -> None:
+    bench = Bench()
+    whole = list(bench.cohort().parts(COUNTS, independent))
+    few = list(bench.cohort([5, 2]).parts(COUNTS[[5, 2]], independent))
+    other = bench.cohort(width=6)
+    other.round += 1
+    for k, turn in enumerate(other.parts(COUNTS, independent)):
+        assert all(np.array_equal(a, b) for a, b in zip(turn, whole[k], strict=True))
+        assert np.array_equal(few[k][0], whole[k][5])
+        assert np.array_equal(few[k][1], whole[k][2])
+    other.seed += 1
+    assert not np.array_equal(next(other.parts(COUNTS, independent))[2], whole[0][2])
+    assert list(bench.cohort([]).parts(COUNTS[:0], independent)) == []
+
+
 # ---------------------------------------------------------------------- the same bits in any company
 
 
@@ -293,7 +376,8 @@ def everything(cohort: Cohort, bench: Bench) -> Tensor:
     theta = bench.theta[rows]
     scores = [s for part in PARTS for s in cohort.evaluate(theta, part)]
     moved = cohort.descend(theta, pull=(0.1, bench.anchor[rows]), epochs=2)
-    return torch.cat([moved, cohort.grad(theta), torch.stack(scores, 1)], 1)
+    chosen = [np.array(CHOSEN[client], dtype=np.int64) for client in cohort.clients]
+    return torch.cat([moved, cohort.grad(theta), cohort.mean_grad(theta, chosen), torch.stack(scores, 1)], 1)
 
 
 @pytest.fixture
