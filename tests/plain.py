@@ -185,7 +185,7 @@ class Quadratic:
         self.a, self.z = torch.tensor(a), torch.tensor(z)
         self.clients, d = self.z.shape
         n = np.array(samples or [1] * self.clients)
-        ends = np.cumsum(n)
+        ends, self.samples = np.cumsum(n), torch.from_numpy(n).double()
         self.model = Batched(nn.Sequential(nn.Linear(1, d, bias=False)), (1,))
         y = torch.arange(self.clients).repeat_interleave(torch.from_numpy(n))
         bounds = np.column_stack([ends - n, ends, ends, ends])
@@ -201,7 +201,7 @@ class Quadratic:
 
     def run(self, method: Algorithm, theta: Tensor, rounds: int = 1, fraction: float = 1.0) -> tuple[Any, Any]:
         """The server's and all clients' state after some rounds from theta."""
-        facts = Facts(self.clients, 1, lambda number: theta, self.model.divide)
+        facts = Facts(self.clients, 1, self.samples, lambda number: theta, self.model.divide)
         server, first = method.server(theta, facts), method.client(theta, facts)
         fields = [field.repeat(self.clients, 1) for field in first]
         for round in range(1, rounds + 1):
