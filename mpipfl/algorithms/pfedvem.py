@@ -66,6 +66,7 @@ class PFedVEM(Algorithm):
 
     kind: Literal["pfedvem"] = "pfedvem"
     learns_personally: ClassVar[bool] = True
+    needs_head: ClassVar[bool] = True
     draws: Count = Field(5, description="K, Monte-Carlo draws of the head in a step")
     rho2: Positive = Field(0.1, description="first rho_j², the prior's variance; the paper tries 1, 0.1, 0.01")
     sigma: Positive = Field(0.05, description="first sigma_j")
