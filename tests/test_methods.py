@@ -21,7 +21,7 @@ REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name
     "name",
     [
         *("scaffold", "ditto", "pfedme", "perfedavg-fo", "perfedavg-hf", "fedper", "fedrep"),
-        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few"),
+        *("pfedbayes", "pfedvem", "ifca", "cfl", "fedfomo", "fedfomo-few"),
     ],
 )
 def test_test_data_is_only_ever_reported(
@@ -66,6 +66,17 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "fedper": {"weights": ["some"]},
     "fedrep": {"head_epochs": [0, -1], "base_epochs": [0]},
     "pfedbayes": {"zeta": [-1], "rho": [31, -31, float("nan")], "global_lr": [0], "beta": [0]},
+    "pfedvem": {
+        "draws": [0, 2.5],
+        "rho2": [0, -1, float("inf")],
+        "sigma": [0, -0.1, float("nan")],
+        "heads": ["random"],
+        "head_epochs": [0],
+        "head_batch": [0, "all"],
+        "head_lr": [0, -1],
+        "head_optimizer": ["lbfgs"],
+        "confidence": ["some", True],
+    },
     "ifca": {"k": [0, -1, True, 1.5], "weights": ["none"]},
     "cfl": {"eps1": [-1], "eps2": [-0.5], "gamma_max": [-1], "warm_up": [-1], "clusters": [0], "relative": ["maybe"]},
     "fedfomo": {"epsilon": [-0.1, 1.1, float("nan")], "models": [0, 7, "some"]},
@@ -93,6 +104,7 @@ def test_a_key_of_another_method_is_refused(kind: str, tmp_path: Path) -> None:
         *({"kind": "ditto", "lambda": 0}, {"kind": "pfedme", "lambda": 0, "beta": 2}, {"kind": "pfedbayes", "zeta": 0}),
         *({"kind": "fedfomo", "epsilon": 0, "models": 6}, {"kind": "fedfomo", "epsilon": 1, "models": "all"}),
         *({"kind": "ifca", "k": 1}, {"kind": "ifca", "k": 20}, {"kind": "cfl", "eps1": 0, "clusters": 1}),
+        *({"kind": "pfedvem", "draws": 1, "head_epochs": 1, "head_batch": 1, "sigma": 1e-300, "rho2": 1e300},),
     ],
     ids=str,
 )
