@@ -131,6 +131,8 @@ class PFedVEM(Algorithm):
     def train_base(self, theta: Tensor, mu: Tensor, pi: Tensor, cohort: Cohort) -> Tensor:
         """The base by SGD under heads drawn from q_j"""
         lr, momentum = cohort.train.lr, cohort.train.momentum
+        if not len(theta):
+            return theta.expand(len(cohort), -1)  # the network is all head
 
         def local(theta: Tensor, velocity: Tensor, mu: Tensor, sigma: Tensor, batch: MiniBatch) -> tuple[Tensor, ...]:
             noise = batch.normal(mu, "base noise", draws=self.draws).view(len(mu), self.draws, -1)

@@ -86,12 +86,16 @@ class Batched:
 
     def with_heads(self, base: Tensor, heads: Tensor) -> list[Tensor]:
         """Networks with several heads side by side, as one wide last layer: bases (K, b), heads (K, draws, h)."""
-        parts = self.split(self.unite(base, heads[:, 0]))
-        start = self.head_at[0]
-        for i in self.head:
-            place = self.layout[i]
-            wide = heads[..., place.start - start : place.stop - start]
-            parts[i] = wide.reshape(len(base), heads.shape[1] * place.shape[0], *place.shape[1:])
+        start, stop = self.head_at
+        parts = []
+        for i, (_, shape, first, last) in enumerate(self.layout):
+            if i in self.head:
+                wide = heads[..., first - start : last - start]
+                parts.append(wide.reshape(len(base), heads.shape[1] * shape[0], *shape[1:]))
+            else:
+                before = 0 if first < start else stop - start  # numbers of the head, which the base does not have
+                part = base[:, first - before : last - before]
+                parts.append(part.clone(memory_format=torch.contiguous_format).view(-1, *shape))
         return parts
 
     @cached_property
