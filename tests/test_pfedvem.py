@@ -356,6 +356,13 @@ def test_the_guard_at_its_bound(alone: Comm) -> None:
     assert torch.isfinite(clients.mu).all() and torch.isfinite(clients.pi).all()
 
 
+def test_the_guard_is_counted_after_training(alone: Comm) -> None:
+    scene = Scene(alone, head_lr=0.5)
+    scene.clients = scene.clients._replace(pi=torch.full_like(scene.clients.pi, -13.9))  # below the bound by 9 %
+    assert (F.softplus(scene.round()[1].pi) > 1e-6).all()
+    assert scene.fl.recorded["guarded"].tolist() == [0] * 6
+
+
 @pytest.mark.parametrize("settings", [{"rho2": 1e30}, {"rho2": 1e-30}, {"sigma": 30.0}, {"rho2": 1e300, "draws": 1}])
 def test_no_nan_at_the_ends_of_the_scale(settings: dict[str, Any], alone: Comm, tmp_path: Path) -> None:
     got = train(small(tmp_path, 2, **settings), alone)
