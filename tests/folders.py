@@ -28,6 +28,8 @@ def settings(method: str, seed: int, clients: int, rounds: int, **changes: Any) 
         "model": {"kind": "mlp", "hidden": [12]}, "train": {"batch": 8, "lr": 0.05},
         "participation": {"fraction": 0.5}, "algorithm": {"kind": method},
     }  # fmt: skip
+    if method == "persfl":
+        values["algorithm"] |= {"lambdas": [0.0, 0.25, 0.5, 0.75, 0.95], "temperatures": [1.0, 5.0]}
     return {
         key: {**values.get(key, {}), **new} if isinstance(new, dict) else new for key, new in (values | changes).items()
     }
@@ -98,14 +100,14 @@ def of_ucfl(clients: int, groups: np.ndarray) -> dict[str, np.ndarray]:
     mixing = (groups[:, None] == groups) + 0.05
     mixing /= mixing.sum(1, keepdims=True)
     return {"W": mixing, "delta": 1 - mixing, "sigma2": np.ones(clients), "cluster": groups,
-            "silhouette": np.linspace(0.5, 0.1, clients - 1), "collaborators": np.linspace(1, 4, clients)}  # fmt: skip
+            "silhouette": np.append(np.nan, np.linspace(0.5, 0, clients - 1)),
+            "collaborators": np.linspace(1, 4, clients)}  # fmt: skip
 
 
 def of_persfl(clients: int) -> dict[str, np.ndarray]:
-    strength, temperature = (part.ravel() for part in np.meshgrid(np.linspace(0, 0.95, 5), [1.0, 5.0]))
     accuracy = np.random.default_rng(4).random((clients, 10))
-    return {"teacher_round": np.arange(clients), "teacher_loss": np.ones(clients), "grid_lambda": strength,
-            "grid_T": temperature, "grid_accuracy": accuracy, "chosen": accuracy.argmax(1)}  # fmt: skip
+    return {"teacher_round": np.arange(clients), "teacher_loss": np.ones(clients), "grid_accuracy": accuracy,
+            "chosen": accuracy.argmax(1)}  # fmt: skip
 
 
 def rewrite_history(path: Path, **changes: np.ndarray | None) -> None:

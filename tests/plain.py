@@ -78,13 +78,15 @@ class Plain:
         stream: str = "batches",
         steps: int | None = None,
         epochs: int | None = None,
+        batch: int | None = None,
     ) -> list[Batch]:
         """A client's mini-batches in a round: so many steps, or else epochs, or else as configured."""
         x, y = self.data(client)
+        batch = batch or self.train.batch
         if steps is None:
-            steps = (epochs or self.train.epochs) * -(-len(x) // self.train.batch)
+            steps = (epochs or self.train.epochs) * -(-len(x) // batch)
         one, samples, wanted = np.array([client]), np.array([len(x)]), np.array([steps])
-        index, count = schedule.batches(self.settings.seed, stream, round, one, samples, wanted, self.train.batch)
+        index, count = schedule.batches(self.settings.seed, stream, round, one, samples, wanted, batch)
         return [(x[one[:size]], y[one[:size]]) for one, size in zip(index[0], count[0], strict=True)]
 
     # ------------------------------------------------------------------ the network
@@ -185,7 +187,7 @@ class Quadratic:
         self.a, self.z = torch.tensor(a), torch.tensor(z)
         self.clients, d = self.z.shape
         n = np.array(samples or [1] * self.clients)
-        ends = np.cumsum(n)
+        ends, self.samples = np.cumsum(n), torch.from_numpy(n).double()
         self.model = Batched(nn.Sequential(nn.Linear(1, d, bias=False)), (1,))
         y = torch.arange(self.clients).repeat_interleave(torch.from_numpy(n))
         bounds = np.column_stack([ends - n, ends, ends, ends])
@@ -201,9 +203,9 @@ class Quadratic:
 
     def run(self, method: Algorithm, theta: Tensor, rounds: int = 1, fraction: float = 1.0) -> tuple[Any, Any]:
         """The server's and all clients' state after some rounds from theta."""
-        facts = Facts(self.clients, 1, lambda number: theta, self.model.divide)
+        facts = Facts(self.clients, 1, self.samples, lambda number: theta, self.model.divide)
         server, first = method.server(theta, facts), method.client(theta, facts)
-        fields = [field.repeat(self.clients, 1) for field in first]
+        fields = [field.expand(self.clients, *field.shape).clone() for field in first]
         for round in range(1, rounds + 1):
             who = schedule.participants(0, round, self.clients, fraction)
             self.fl.begin(round, who, np.zeros_like(who))

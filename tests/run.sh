@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs them all: linters, then serially, then under mpirun at 2, 3 and 5 ranks.
+# Installs what the tests need and runs them all: linters, then one rank a core, then under mpirun at 2, 3 and 5 ranks.
 #   bash tests/run.sh [pytest arguments]        for instance: bash tests/run.sh -k fedavg
 # Real data: the folder of MPIPFL_DATA, or what lies in ../shared/data; without either, those tests are skipped.
 set -euo pipefail
@@ -14,7 +14,7 @@ fi
 ruff check .
 ruff format --check .
 mypy
-python -m pytest --with-mpi "$@"
+python -m pytest --with-mpi -n "$(nproc)" "$@"
 for ranks in 2 3 5; do
   echo "== $ranks ranks"
   mpirun -np "$ranks" python -m pytest --with-mpi -m mpi --color=no "$@"

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mpipfl import schedule
 from mpipfl.cohort import Cohort, Store
 from mpipfl.config import Train
+from mpipfl.descent import adam
 from mpipfl.models import Batched
 
 from .test_models import Residual
@@ -118,6 +119,11 @@ def network(request: pytest.FixtureRequest) -> str:
 
 def near(got: Tensor, expected: Tensor) -> bool:
     return got.shape == expected.shape and torch.allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+def close(got: Tensor, expected: Tensor) -> bool:
+    """As far apart as rounding takes sums of large numbers."""
+    return got.shape == expected.shape and torch.allclose(got, expected, atol=3e-6 * (1 + float(expected.norm())))
 
 
 def epochs(batch: int, passes: int = 1) -> list[int]:
@@ -234,6 +240,116 @@ def test_the_callers_loss(network: str) -> None:
         assert near(gradient[k], torch.cat([g.reshape(-1) for g in expected])), k
 
 
+# ---------------------------------------------------------------------- a method's own local loop
+
+
+def plan_of(client: int, steps: int, batch: int, stream: str = "batches") -> list[np.ndarray]:
+    """A client's mini-batches, as places in its training data."""
+    one, samples = np.array([client]), np.array([SIZES[client, 0]])
+    index, count = schedule.batches(SEED, stream, ROUND, one, samples, np.array([steps]), batch)
+    return [batch[:size] for batch, size in zip(index[0], count[0], strict=True)]
+
+
+@pytest.mark.parametrize(("batch", "passes"), [(None, 1), (4, 3), (30, 2), (1000, 2)])
+def test_iterate_takes_batches_of_a_size_of_its_own(batch: int | None, passes: int) -> None:
+    bench, cohort = Bench(), Bench().cohort()
+    got, taken = cohort.iterate(
+        lambda theta, n, batch: (theta - 0.05 * batch.grad(theta), n + 1),
+        (bench.theta, torch.zeros(len(SIZES), 1)), epochs=passes, batch=batch, stream="mine",
+    )  # fmt: skip
+    size = min(batch or 6, 30)
+    steps = epochs(size, passes)
+    assert taken[:, 0].tolist() == steps and cohort.steps == sum(steps)
+    for k, s in enumerate(steps):
+        theta, (x, y) = bench.theta[k], bench.data(k, "train")
+        for places in plan_of(k, s, size, "mine"):
+            bench.set(theta)
+            loss = F.cross_entropy(bench.network(x[places]), y[places])
+            slope = torch.autograd.grad(loss, list(bench.network.parameters()))
+            theta = theta - 0.05 * torch.cat([g.reshape(-1) for g in slope])
+        assert near(got[k], theta), k
+
+
+def test_draws_of_noise_are_keyed_by_client_and_step() -> None:
+    """The same for a client in any company; draws are independent, and one draw has the shape of the state."""
+    seen: dict[tuple[int, int], Tensor] = {}
+
+    def look(theta: Tensor, batch: Any) -> tuple[Tensor]:
+        noise, one = batch.normal(theta, "mine", draws=4), batch.normal(theta, "mine")
+        assert noise.shape == (len(theta), 4, 5) and one.shape == theta.shape
+        assert torch.equal(one, noise[:, 0])
+        assert not torch.equal(batch.normal(theta, "other"), one)
+        for row, client in enumerate(cohort.clients[batch.rows[: batch.data.active]]):
+            assert torch.equal(seen.setdefault((int(client), batch.number), noise[row]), noise[row])
+        return (theta,)
+
+    for clients, width in (([0, 1, 2, 3, 4, 5], 6), ([2, 5, 1], 2), ([3], 2)):
+        cohort = Bench().cohort(clients, width)
+        cohort.iterate(look, (torch.zeros(len(clients), 5),), epochs=2)
+    assert len(seen) == sum(epochs(6, 2))
+    every = torch.stack(list(seen.values())).reshape(-1, 5)
+    assert len(torch.unique(every, dim=0)) == 4 * len(seen)
+    key = schedule.key(SEED, "mine", ROUND, np.array([2]), 7)
+    assert torch.equal(seen[2, 7].flatten(), schedule.normal(key, 20)[0])
+    assert abs(float(every.mean())) < 0.2 and abs(float(every.std()) - 1) < 0.2
+
+
+@pytest.mark.parametrize("custom", [False, True])
+@pytest.mark.parametrize("kind", [*NETWORKS, "normalized"])
+def test_grad_of_heads_is_autograds_of_each(kind: str, custom: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ragged batches, with weight decay on the base, by the network's own loss too; also where heads cannot be one
+    wide layer."""
+    monkeypatch.setitem(NETWORKS, "normalized", lambda: nn.Sequential(convolutional(), nn.LogSoftmax(1)))
+    bench, draws, checked = Bench(kind, weight_decay=0.3), 3, 0
+    loss: Callable[[Tensor, Tensor], Tensor] = lambda x, y: F.cross_entropy(x, y, reduction="none")  # noqa: E731
+    if custom:
+        bench.model.loss = loss = squared
+    inside = torch.zeros(bench.model.dimension, dtype=torch.bool)
+    for i in bench.model.head:
+        inside[bench.model.layout[i].start : bench.model.layout[i].stop] = True
+    base, head = bench.theta[:, ~inside], bench.theta[:, inside]
+    heads = head.unsqueeze(1) + torch.randn(*head.shape[:1], draws, head.shape[1])
+    assert bench.model.side_by_side == (kind != "normalized")
+
+    def look(row: Tensor, batch: Any) -> tuple[Tensor]:
+        nonlocal checked
+        who = row[:, 0].long()
+        by_base, by_head = batch.grad_of_heads(base[who], heads[who], of_base=True)
+        nothing, again = batch.grad_of_heads(base[who], heads[who])
+        assert nothing.shape == (len(who), 0) and close(again, by_head)
+        for r, k in enumerate(who.tolist()[: batch.data.active]):
+            places = plan_of(k, batch.number + 1, 6)[batch.number]
+            x, y = (data[places] for data in bench.data(k, "train"))
+            slopes = torch.zeros_like(base[k])
+            for j in range(draws):
+                theta = torch.empty(bench.model.dimension)
+                theta[~inside], theta[inside] = base[k], heads[k, j]
+                bench.set(theta)
+                slope = torch.autograd.grad(loss(bench.network(x), y).mean(), list(bench.network.parameters()))
+                whole = torch.cat([g.reshape(-1) for g in slope])
+                assert close(by_head[r, j], whole[inside]), (k, j)
+                slopes += whole[~inside] / draws
+            assert close(by_base[r], slopes + 0.3 * base[k]), k
+            checked += 1
+        return (row,)
+
+    bench.cohort(width=4).iterate(look, (torch.arange(len(SIZES), dtype=torch.float32)[:, None],))
+    assert checked == sum(epochs(6))
+
+
+def test_adam_is_torchs() -> None:
+    random = torch.Generator().manual_seed(0)
+    theta = torch.randn(4, 7, generator=random)
+    plain = theta.clone().requires_grad_()
+    optimizer = torch.optim.Adam([plain], lr=0.03)
+    mean = square = torch.zeros_like(theta)
+    for number in range(12):
+        plain.grad = 10.0 ** torch.arange(-9, -2) * torch.randn(4, 7, generator=random)  # down to Adam's epsilon
+        theta, mean, square = adam(number, theta, plain.grad, 0.03, mean, square)
+        optimizer.step()
+        assert torch.allclose(theta, plain.detach(), rtol=1e-5, atol=1e-6), number
+
+
 def test_grad_is_autograds(network: str) -> None:
     """Of the mean over all training samples, as one batch."""
     bench = Bench(network)
@@ -284,6 +400,89 @@ def test_what_a_cohort_knows() -> None:
     assert (cohort.steps, cohort.samples) == (2 * (2 + 1), 2 * (8 + 4))
 
 
+# ---------------------------------------------------------------------- parts of the data
+
+CHOSEN = [[0, 12, 5, 7, 1], [], list(range(29, 0, -3)), [0], [7, 2], [3, 3, 16]]  # places, in any order
+
+
+@pytest.mark.parametrize("bite", [2, 128])
+def test_the_mean_gradient_of_chosen_samples(bite: int, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one bite or several; NaN for who has none of them; without weight decay, and never summed."""
+    monkeypatch.setattr("mpipfl.cohort.SWEEP", bite)
+    bench = Bench(network, weight_decay=0.5, loss="sum")
+    got = bench.cohort().mean_grad(bench.theta, [np.array(places, dtype=np.int64) for places in CHOSEN])
+    all_, one = bench.cohort().mean_grad(bench.theta), bench.cohort().mean_grad(bench.theta[0])
+    assert got.dtype == all_.dtype == torch.float64
+    for k, places in enumerate(CHOSEN):
+        x, y = bench.data(k, "train")
+        for found, theta, where in (
+            (got[k], bench.theta[k], places),
+            (all_[k], bench.theta[k], list(range(len(x)))),
+            (one[k], bench.theta[0], list(range(len(x)))),
+        ):
+            if not where:
+                assert torch.isnan(found).all()
+                continue
+            bench.set(theta)
+            loss = F.cross_entropy(bench.network(x[where]), y[where])
+            expected = torch.autograd.grad(loss, list(bench.network.parameters()))
+            assert near(found.float(), torch.cat([g.reshape(-1) for g in expected])), k
+
+
+def test_nobody_has_a_chosen_sample() -> None:
+    bench = Bench()
+    none = [np.empty(0, dtype=np.int64)] * len(SIZES)
+    assert torch.isnan(bench.cohort().mean_grad(bench.theta, none)).all()
+    assert bench.cohort([]).mean_grad(bench.theta[:0], []).shape == (0, bench.model.dimension)
+
+
+COUNTS = np.array([3, 4, 7, 1, 1, 17])
+
+
+def test_parts_make_up_the_data() -> None:
+    """Every sample once, in parts whose sizes differ by one at most, at random."""
+    turns = list(Bench().cohort().parts(COUNTS))
+    assert len(turns) == 17
+    for i, (n, count) in enumerate(zip(SIZES[:, 0], COUNTS, strict=True)):
+        parts = [turn[i] for turn in turns]
+        assert all(len(part) == 0 for part in parts[count:])
+        sizes = [len(part) for part in parts[:count]]
+        assert 0 < min(sizes) <= max(sizes) <= min(sizes) + 1
+        order = np.concatenate(parts).tolist()
+        assert sorted(order) == list(range(n))
+        assert order != sorted(order) or n < 5
+
+
+def test_independent_parts_are_drawn_one_by_one() -> None:
+    """Each without the same sample twice, but not without those of the others."""
+    counts = np.minimum(SIZES[:, 0], 3)
+    turns = list(Bench().cohort().parts(counts, independent=True))
+    assert len(turns) == 3
+    for i, (n, count) in enumerate(zip(SIZES[:, 0], counts, strict=True)):
+        parts = [turn[i].tolist() for turn in turns]
+        assert [len(part) for part in parts] == [n // count] * count + [0] * (3 - count)
+        assert all(len(set(part)) == len(part) and set(part) <= set(range(n)) for part in parts)
+    shared = [len(set(turns[0][i]) & set(turns[1][i])) for i in (0, 2, 5)]
+    assert any(shared)  # parts of a partition share nothing
+    assert turns[0][2].tolist() != turns[1][2].tolist()
+
+
+@pytest.mark.parametrize("independent", [False, True])
+def test_parts_depend_on_seed_and_client_alone(independent: bool) -> None:
+    bench = Bench()
+    whole = list(bench.cohort().parts(COUNTS, independent))
+    few = list(bench.cohort([5, 2]).parts(COUNTS[[5, 2]], independent))
+    other = bench.cohort(width=6)
+    other.round += 1
+    for k, turn in enumerate(other.parts(COUNTS, independent)):
+        assert all(np.array_equal(a, b) for a, b in zip(turn, whole[k], strict=True))
+        assert np.array_equal(few[k][0], whole[k][5])
+        assert np.array_equal(few[k][1], whole[k][2])
+    other.seed += 1
+    assert not np.array_equal(next(other.parts(COUNTS, independent))[2], whole[0][2])
+    assert list(bench.cohort([]).parts(COUNTS[:0], independent)) == []
+
+
 # ---------------------------------------------------------------------- the same bits in any company
 
 
@@ -293,7 +492,8 @@ def everything(cohort: Cohort, bench: Bench) -> Tensor:
     theta = bench.theta[rows]
     scores = [s for part in PARTS for s in cohort.evaluate(theta, part)]
     moved = cohort.descend(theta, pull=(0.1, bench.anchor[rows]), epochs=2)
-    return torch.cat([moved, cohort.grad(theta), torch.stack(scores, 1)], 1)
+    chosen = [np.array(CHOSEN[client], dtype=np.int64) for client in cohort.clients]
+    return torch.cat([moved, cohort.grad(theta), cohort.mean_grad(theta, chosen), torch.stack(scores, 1)], 1)
 
 
 @pytest.fixture

@@ -44,6 +44,13 @@ def test_a_row_has_the_same_bits_among_others(module: nn.Module) -> None:
             assert torch.equal(alone.grad, together.grad[first:last])
 
 
+def test_softplus_inverse() -> None:
+    for y in (1e-30, 1e-6, 0.05, 1.0, 20.0, 1e6):
+        x = torch.tensor(elementwise.softplus_inverse(y), dtype=torch.float64)
+        assert float(torch.log1p(torch.exp(-x.abs())) + x.clamp(min=0)) == pytest.approx(y, rel=1e-12)
+    assert elementwise.softplus_inverse(1e-320) < -700
+
+
 def test_no_overflow() -> None:
     x = torch.tensor([-1e30, -100.0, 100.0, 1e30])
     assert elementwise.softplus(x).tolist() == [0.0, pytest.approx(0.0, abs=1e-30), 100.0, pytest.approx(1e30)]

@@ -95,6 +95,28 @@ def test_restored_it_goes_on(history: History) -> None:
     assert other.best("personal") == 3
 
 
+def test_what_a_method_found_once(history: History, tmp_path: Path) -> None:
+    """As it is, without rounds, beside the method's series; a second time in place of the first."""
+    table, label = np.arange(12.0).reshape(3, 4), np.array([2, 0, 1])
+    history.keep_own("ucfl", {"W": np.zeros((5, 5)), "cluster": label + 1})
+    history.keep_own("ucfl", {"W": table, "cluster": label})
+    history.append_own("other", 5, {"W": np.ones(3)})
+    own = history.own("ucfl")
+    assert own.keys() == {"W", "cluster"}
+    assert own["W"].tolist() == table.tolist()
+    assert own["cluster"].dtype == np.int64
+    restored = History(N_TRAIN, N_TEST)
+    restored.restore(history.arrays())
+    for h in (history, restored):
+        h.append(15, values([0.7, 0.7, 0.7], [1.0, 1.0, 1.0]))
+        h.write(tmp_path)
+        with h5py.File(tmp_path / "history.h5") as file:
+            assert sorted(file["ucfl"]) == ["W", "cluster"]
+            assert file["ucfl/W"][...].tobytes() == table.tobytes()
+            assert file["ucfl/cluster"][...].tolist() == label.tolist()
+            assert file["other/W"].shape == (1, 3)
+
+
 def test_nothing_measured_is_written_too(tmp_path: Path) -> None:
     History(N_TRAIN, N_TEST).write(tmp_path)
     assert (tmp_path / "metrics.csv").read_text() == ""

@@ -22,7 +22,7 @@ REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name
     "name",
     [
         *("scaffold", "ditto", "pfedme", "perfedavg-fo", "perfedavg-hf", "fedper", "fedrep"),
-        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl", "ucfl", "ucfl-auto", "pfedvem"),
+        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl", "ucfl", "ucfl-parallel", "pfedvem"),
     ],
 )
 def test_test_data_is_only_ever_reported(
@@ -84,9 +84,28 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "fedper": {"weights": ["some"]},
     "fedrep": {"head_epochs": [0, -1], "base_epochs": [0]},
     "pfedbayes": {"zeta": [-1], "rho": [31, -31, float("nan")], "global_lr": [0], "beta": [0]},
+    "pfedvem": {
+        "draws": [0, 2.5],
+        "rho2": [0, -1, float("inf")],
+        "sigma": [0, -0.1, float("nan")],
+        "heads": ["random"],
+        "head_epochs": [0],
+        "head_batch": [0, "all"],
+        "head_lr": [0, -1],
+        "head_optimizer": ["lbfgs"],
+        "confidence": ["some", True],
+    },
     "ifca": {"k": [0, -1, True, 1.5], "weights": ["none"]},
     "cfl": {"eps1": [-1], "eps2": [-0.5], "gamma_max": [-1], "warm_up": [-1], "clusters": [0], "relative": ["maybe"]},
     "fedfomo": {"epsilon": [-0.1, 1.1, float("nan")], "models": [0, 7, "some"]},
+    "ucfl": {
+        "streams": [0, -1, "many", 8, True, 1.5],
+        "price": [-1, float("inf"), float("nan"), True],
+        "at_round": [-1, 0.5],
+        "stream_weights": ["mean"],
+        "parallel": ["maybe"],
+        "variance": [3, "1/3"],
+    },
 }
 CASES = [(kind, key, value) for kind, keys in REFUSED.items() for key, values in keys.items() for value in values]
 
@@ -111,6 +130,9 @@ def test_a_key_of_another_method_is_refused(kind: str, tmp_path: Path) -> None:
         *({"kind": "ditto", "lambda": 0}, {"kind": "pfedme", "lambda": 0, "beta": 2}, {"kind": "pfedbayes", "zeta": 0}),
         *({"kind": "fedfomo", "epsilon": 0, "models": 6}, {"kind": "fedfomo", "epsilon": 1, "models": "all"}),
         *({"kind": "ifca", "k": 1}, {"kind": "ifca", "k": 20}, {"kind": "cfl", "eps1": 0, "clusters": 1}),
+        *({"kind": "ucfl", "streams": 7, "at_round": 0, "price": 0}, {"kind": "ucfl", "streams": 1, "at_round": 9}),
+        *({"kind": "ucfl", "variance": v} for v in ({"part": 1}, {"part": 0.001}, {"part": "99/100"}, {"parts": 1})),
+        *({"kind": "pfedvem", "draws": 1, "head_epochs": 1, "head_batch": 1, "sigma": 1e-300, "rho2": 1e300},),
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
@@ -164,6 +165,82 @@ def test_split_and_join_are_inverse(case: Case) -> None:
     assert case.theta.count_nonzero() == case.theta.numel()  # copies
 
 
+# ---------------------------------------------------------------------- several heads on one base
+
+
+class Gated(nn.Module):
+    """The last linear layer by name is not the last to be applied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.first = nn.Linear(5, 3), nn.Linear(6, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.first(x)))
+
+
+class Scaled(nn.Module):
+    """The outputs of a head, divided by their length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(self.out(torch.relu(self.first(x))), dim=1)
+
+
+def last_twice() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    return nn.Sequential(layer, nn.Tanh(), layer)
+
+
+def tied_head() -> nn.Module:
+    network = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    network[4].weight = network[2].weight
+    return network
+
+
+ALONE: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
+    "not the last": (Gated, ROW, False),
+    "normalized": (Scaled, ROW, False),
+    "log softmax": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(1)), ROW, False),
+    "used twice": (last_twice, ROW, True),
+    "tied to another": (tied_head, (2, 6, 6), True),
+}
+ASIDE = NETWORKS | {"rectified": (lambda: nn.Sequential(nn.Linear(6, 5), Rectified(5, 3)), ROW, False)}
+
+
+@pytest.mark.parametrize("name", [*ASIDE, *ALONE])
+def test_several_heads_are_several_networks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Side by side or not, what they say and their gradients are the plain networks'."""
+    monkeypatch.setattr(f"{__name__}.NETWORKS", ASIDE | ALONE)
+    case, draws = Case(name), 3
+    batched, x = case.batched, case.batched.arrange(case.x[None])[0]
+    assert batched.side_by_side == (name not in ALONE)
+    base, head = batched.divide(case.theta)
+    heads = head.unsqueeze(1) + 0.1 * torch.randn(CLIENTS, draws, head.shape[1])
+    before = heads.clone()
+    theta = torch.stack([batched.unite(base, heads[:, j]) for j in range(draws)], 1)
+    repeated = batched.outputs(batched.split(theta.flatten(0, 1)), batched.repeat(x, CLIENTS, draws))
+    said = repeated.unflatten(0, (CLIENTS, draws))
+    if name not in ALONE:
+        parts = [part.requires_grad_() for part in batched.with_heads(base, heads)]
+        assert torch.equal(batched.join_heads([parts[i] for i in batched.head], draws), heads)
+        assert torch.equal(batched.join([p for i, p in enumerate(parts) if i not in batched.head] or [base]), base)
+        wide = batched.outputs(parts, x).unflatten(2, (draws, -1)).transpose(1, 2)
+        assert near(wide, said)
+        slopes = torch.autograd.grad((wide * case.direction).sum(), [parts[i] for i in batched.head])
+        by_head = batched.join_heads(list(slopes), draws)
+    for k in range(CLIENTS):
+        for j in range(draws):
+            case.theta = theta[:, j]
+            assert near(said[k, j], case.plain(k)), (k, j)
+            if name not in ALONE:
+                assert near(by_head[k, j], batched.divide(case.gradient(k))[1]), (k, j)
+    assert torch.equal(heads, before)
+
+
 def test_initial_is_the_networks_own_weights() -> None:
     network = normed()
     expected = nn.utils.parameters_to_vector(network.parameters())
@@ -196,26 +273,13 @@ def test_no_linear_layer_no_head() -> None:
     assert Batched(network, (2, 6, 6)).head == range(0)
 
 
-def frozen_bias() -> nn.Module:
-    network = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3))
-    network[1].bias.requires_grad_(False)
-    return network
-
-
-def tied_head() -> nn.Module:
-    network = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6))
-    network[2].weight = network[0].weight
-    return network
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3).requires_grad_(False)), frozen_bias, tied_head]
-)
-def test_a_layer_that_is_not_all_its_own_is_no_head(make: Callable[[], nn.Module]) -> None:
-    batched = Batched(make(), ROW)
-    assert batched.head == range(0)
-    with pytest.raises(ConfigError, match=r"needs a head.*frozen or tied to another. Train it, or take a method"):
-        batched.divide(batched.initial())
+def test_a_frozen_layer_is_no_head() -> None:
+    """Where it is frozen in part, the rest is the head."""
+    network = nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3).requires_grad_(False))
+    assert Batched(network, ROW).head == range(0)
+    network[1].bias.requires_grad_(True)
+    batched = Batched(network, ROW)
+    assert batched.head == range(2, 3) and not batched.side_by_side
 
 
 @pytest.mark.parametrize("name", ["lenet5", "residual"])

@@ -10,7 +10,7 @@ import pytest
 
 from mpipfl import report
 from mpipfl.comm import MPI, Comm
-from mpipfl.report import contents
+from mpipfl.report import across, contents
 from mpipfl.report.clock import System, system
 from mpipfl.report.compare import Figure
 from mpipfl.report.page import page
@@ -187,3 +187,19 @@ def test_time_by_hand(tmp_path: Path) -> None:
     html = page(compared(plain), clock)
     checked(html)
     assert "One stream and one uplink are taken for ditto: the summaries do not tell them" in html
+
+
+def test_results_against_a_setting(tmp_path: Path) -> None:
+    """Lines that differ in one number are a course; two values of it are too few, and words are none."""
+    paths = [
+        write(tmp_path / f"{method}_{c}_{seed}", method, rising(3, 4, c, seed), seed=seed,
+              participation={"fraction": c})
+        for method in ("fedavg", "ditto") for c in (0.5, 0.1, 1.0) for seed in (0, 1)
+    ]  # fmt: skip
+    (found,) = across.courses(compared(*paths)).items()
+    assert found[0] == "participation.fraction"
+    assert [(c.label, [x for x, _ in c.points]) for c in found[1]] == [
+        ("fedavg", [0.1, 0.5, 1.0]), ("ditto", [0.1, 0.5, 1.0]),
+    ]  # fmt: skip
+    assert ("participation.fraction", True) in [(k, "<svg" in v) for k, v in across.pictures(compared(*paths))]
+    assert across.courses(compared(*paths[:4])) == {}

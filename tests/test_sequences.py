@@ -140,7 +140,7 @@ def test_several_heads_on_one_base(name: str) -> None:
     """Side by side they say what each says by itself; base and head make theta again."""
     case, draws = Case(name), 3
     base, head = case.batched.divide(case.theta)
-    assert torch.equal(case.batched.unite(base, head), case.theta)
+    assert torch.equal(case.batched.unite(base, head), case.theta) and case.batched.side_by_side
     heads = head.unsqueeze(1) + torch.randn(CLIENTS, draws, head.shape[1])
     x = case.batched.arrange(case.x[None])[0]
     wide = case.batched.outputs(case.batched.with_heads(base, heads), x).unflatten(2, (draws, CLASSES))

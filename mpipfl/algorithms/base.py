@@ -70,6 +70,7 @@ class Algorithm(Section):
 
     learns_globally: ClassVar[bool] = True
     learns_personally: ClassVar[bool] = False
+    needs_head: ClassVar[bool] = False  # a last linear layer
 
     def fits(self, data: Data) -> None:
         """Raises ValueError with the key's path where a parameter makes no sense with the data."""

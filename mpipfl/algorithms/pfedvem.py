@@ -21,7 +21,7 @@ stragglers are `participation: {probability: 0.1, train: all}`.
 
 `confidence` says what the server weighs by: `both` terms of (8), the `uncertainty` Tr Sigma_j, the `deviation`
 |mu_j - w|² alone, or `none`. With the likelihood summed over a client's samples, much data can take mu_j far from w, so
-that large clients count least: history.h5 holds tau, trace and deviation.
+that large clients count least: history.h5 holds tau, trace, deviation and the weight in (9).
 
 Reference: Zhu, Ma, Blaschko: Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
 CVPR 2023 (algorithm 1).
@@ -66,6 +66,7 @@ class PFedVEM(Algorithm):
 
     kind: Literal["pfedvem"] = "pfedvem"
     learns_personally: ClassVar[bool] = True
+    needs_head: ClassVar[bool] = True
     draws: Count = Field(5, description="K, Monte-Carlo draws of the head in a step")
     rho2: Positive = Field(0.1, description="first rho_j², the prior's variance; the paper tries 1, 0.1, 0.01")
     sigma: Positive = Field(0.05, description="first sigma_j")
@@ -86,19 +87,18 @@ class PFedVEM(Algorithm):
 
     def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
         d = server.w.numel()
-        trace = squared(softplus(clients.pi))
+        trace = squared(deviations(clients.pi))
         deviation = squared(clients.mu - server.w)
         rho2 = torch.where(clients.seen, (trace + deviation) / d, self.rho2).clamp(min=LEAST_RHO2)  # (8)
         tau = 1 / rho2
         mu, pi = self.train_head(server, clients, rho2, cohort)
         theta = self.train_base(server.theta, mu, pi, cohort)
 
-        weight = {"both": tau, "uncertainty": d / trace, "deviation": d / deviation.clamp(min=LEAST_RHO2 * d)}.get(
-            self.confidence, torch.ones_like(tau)
-        )
+        doubt = {"both": rho2, "uncertainty": trace / d, "deviation": deviation / d, "none": torch.ones_like(tau)}
+        weight = 1 / doubt[self.confidence].clamp(min=LEAST_RHO2)
         n = cohort.n_train
         guarded = (softplus(pi) <= LEAST_SIGMA).sum(1)
-        fl.record(tau=tau, trace=trace, deviation=deviation, guarded=guarded)
+        fl.record(tau=tau, trace=trace, deviation=deviation, weight=weight, guarded=guarded)
         new = Client(mu, pi, torch.ones_like(clients.seen))
         return fl.aggregate(average, server, theta=(n, theta), n=n, w=(weight, mu), tau=weight), new
 
@@ -107,7 +107,7 @@ class PFedVEM(Algorithm):
 
         def local(mu: Tensor, pi: Tensor, *more: Any) -> tuple[Tensor, ...]:
             *moments, n, rho2, batch = more
-            sigma, noise = softplus(pi).clamp(min=LEAST_SIGMA), batch.normal(mu, "head noise", draws=self.draws)
+            sigma, noise = deviations(pi), batch.normal(mu, "head noise", draws=self.draws)
             noise = noise.view(len(mu), self.draws, -1)
             heads = mu.unsqueeze(1) + sigma.unsqueeze(1) * noise
             _, g = batch.grad_of_heads(server.theta.expand(len(mu), -1), heads)  # (K draws of each row)
@@ -120,9 +120,10 @@ class PFedVEM(Algorithm):
             pi, m_pi, s_pi = adam(batch.number, pi, slopes[1], self.head_lr, moments[2], moments[3])
             return mu, pi, m_mu, s_mu, m_pi, s_pi, n, rho2
 
+        scale = cohort.n_train if cohort.train.loss == "mean" else torch.ones_like(cohort.n_train)  # else it is a sum
         moments = [torch.zeros_like(server.w)] * (4 if self.head_optimizer == "adam" else 0)
         mu, pi, *_ = cohort.iterate(
-            local, (clients.mu, clients.pi, *moments, col(cohort.n_train).float(), col(rho2).float()),
+            local, (clients.mu, clients.pi, *moments, col(scale).float(), col(rho2).float()),
             epochs=self.head_epochs, batch=self.head_batch or cohort.largest, stream="head batches",
         )  # fmt: skip
         return mu, pi
@@ -130,6 +131,8 @@ class PFedVEM(Algorithm):
     def train_base(self, theta: Tensor, mu: Tensor, pi: Tensor, cohort: Cohort) -> Tensor:
         """The base by SGD under heads drawn from q_j"""
         lr, momentum = cohort.train.lr, cohort.train.momentum
+        if not len(theta):
+            return theta.expand(len(cohort), -1)  # the network is all head
 
         def local(theta: Tensor, velocity: Tensor, mu: Tensor, sigma: Tensor, batch: MiniBatch) -> tuple[Tensor, ...]:
             noise = batch.normal(mu, "base noise", draws=self.draws).view(len(mu), self.draws, -1)
@@ -137,23 +140,27 @@ class PFedVEM(Algorithm):
             velocity = momentum * velocity + by_base
             return theta - lr * velocity, velocity, mu, sigma
 
-        sigma = softplus(pi).clamp(min=LEAST_SIGMA)
-        return cohort.iterate(local, (theta, torch.zeros_like(theta), mu, sigma))[0]
+        return cohort.iterate(local, (theta, torch.zeros_like(theta), mu, deviations(pi)))[0]
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=cohort.unite(server.theta, server.w), personal=cohort.unite(server.theta, clients.mu))
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
         """Confidences that decide nothing."""
-        if self.confidence == "none" or "tau" not in series:
+        if self.confidence == "none" or "weight" not in series:
             return []
-        tau = series["tau"][-1][~np.isnan(series["tau"][-1])]
-        if len(tau) < 2 or tau.std() >= ALIKE * tau.mean():
+        weight = series["weight"][-1][~np.isnan(series["weight"][-1])]
+        if len(weight) < 2 or weight.std() >= ALIKE * weight.mean():
             return []
         return [
-            f"pfedvem: in the last round the clients' confidences differ by {100 * tau.std() / tau.mean():.1f} % only; "
-            f"weighing by them is an equal average"
+            f"pfedvem: in the last round the clients' confidences differ by {100 * weight.std() / weight.mean():.1f} % "
+            f"only; weighing by them is an equal average"
         ]
+
+
+def deviations(pi: Tensor) -> Tensor:
+    """sigma_j, bounded below"""
+    return softplus(pi).clamp(min=LEAST_SIGMA)
 
 
 def average(server: Server, sums: Any) -> Server:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import silhouette_score
 from torch import Tensor
 
@@ -65,7 +67,9 @@ def group(weight: Tensor, streams: int | str, price: float, seed: int) -> Groupi
 
 def clusters(rows: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Each row's cluster, numbered in order of appearance."""
-    found = KMeans(k, n_init=10, random_state=seed).fit_predict(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different rows than clusters
+        found = KMeans(k, n_init=10, random_state=seed).fit_predict(rows)
     _, first, label = np.unique(found, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[label]
 

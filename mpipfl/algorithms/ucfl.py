@@ -20,9 +20,9 @@ k = 2 .. m that maximises s_k - `price` k, s_k the silhouette score of k cluster
 computation and uplinks are as many times as much.
 
 Everything is personal, there is no global model. Of clients that are not active nobody gets anything: the weights are
-scaled to sum to 1 over the active ones, and a stream without any weight keeps its model. A variance below a millionth
-of the clients' median (one part, identical samples) counts as so much; weights that are nearly the identity or nearly
-FedAvg's are remarked upon.
+scaled to sum to 1 over the active ones, and a stream of whose weight they have less than a millionth keeps its model.
+A variance below a millionth of the clients' median (one part, identical samples) counts as so much; weights that are
+nearly the identity or nearly FedAvg's are remarked upon.
 
 Reference: Mestoukirdi, Zecchin, Gesbert, Li: User-Centric Federated Learning: Trading off Wireless Resources for
 Personalization, 2023.
@@ -31,14 +31,14 @@ Personalization, 2023.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from ..section import Count, Natural, NonNegative, Section
+from ..section import Count, Natural, NonNegative, Number, Section
 from . import streams
 from .base import Algorithm, Facts, Models, Traffic, col
 from .uncertainty import squared
@@ -49,12 +49,15 @@ if TYPE_CHECKING:
     from ..federation import Federation
 
 ALONE, UNIFORM = 1.05, 0.95  # collaborators that are remarked upon: so few, or this share of FedAvg's
+ACTIVE = 1e-6  # of a stream's weight: with less of it in the round, a mean would be of strangers alone, and inexact
 
 
 class Variance(Section):
     """The parts of a client's data whose gradients give its variance"""
 
-    part: int | float | str | None = Field(None, description="size of a part: samples (100), or a fraction (1/3, 0.25)")
+    part: Annotated[int | float | str | None, Number] = Field(
+        None, description="size of a part: samples (100), or a fraction (1/3, 0.25)"
+    )
     parts: Count | tuple[Count, ...] | None = Field(None, description="K, or several of which the best is taken")
     draws: Literal["partition", "independent"] = Field("partition", description="parts make up the data, or each drawn")
 
@@ -120,7 +123,7 @@ class UCFL(Algorithm):
 
     def server(self, theta: Tensor, facts: Facts) -> Server:
         n = facts.samples.to(theta.device)
-        return Server((n / n.sum()).repeat(len(n), 1), torch.zeros_like(n).long(), (n / n.sum())[None], theta[None])
+        return Server((n / n.sum()).repeat(len(n), 1), torch.zeros_like(n).long(), n[None], theta[None])
 
     def client(self, theta: Tensor, facts: Facts) -> Client:
         return Client(theta)
@@ -168,7 +171,8 @@ class UCFL(Algorithm):
         if len(server.row) == 0:
             w = server.weight[cohort.clients][:, fl.everyone]
             return server, Client(fl.mix(w / w.sum(1, keepdim=True), cohort.descend(clients.theta)))  # (8)
-        share = server.row[:, cohort.clients].T  # of each client in each stream (m, k)
+        alive = server.row[:, fl.everyone].sum(1) > ACTIVE * server.row.sum(1)
+        share = (server.row * col(alive))[:, cohort.clients].T  # of each client in each stream (m, k)
         if self.parallel and len(server.row) > 1:
             for stream in range(len(server.row)):
                 own = share * (torch.arange(len(server.row), device=share.device) == stream)
@@ -200,7 +204,9 @@ class UCFL(Algorithm):
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
         """Weights that say nothing."""
-        if "collaborators" not in series or len(series["W"]) < 2:
+        if "collaborators" not in series:
+            return [f"ucfl: at_round={self.at_round} was not passed, so there are no weights: this was FedAvg"]
+        if len(series["W"]) < 2:
             return []
         found, n = series["collaborators"], series["samples"] / series["samples"].sum()
         most = float(np.exp(-(n * np.log(n)).sum()))

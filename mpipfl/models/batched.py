@@ -10,6 +10,7 @@ K * C channels in channels_last order), any other module runs through torch.func
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -60,11 +61,6 @@ class Batched:
 
     def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Base and head of vectors (..., d): the head is the last linear layer, the base everything else."""
-        if not self.head:
-            raise ConfigError(
-                "model: the method needs a head, the last linear layer; the network has none, or it is frozen or tied "
-                "to another. Train it, or take a method without heads, for instance fedavg or ditto"
-            )
         start, stop = self.head_at
         return torch.cat([theta[..., :start], theta[..., stop:]], -1), theta[..., start:stop].contiguous()
 
@@ -92,13 +88,42 @@ class Batched:
 
     def with_heads(self, base: Tensor, heads: Tensor) -> list[Tensor]:
         """Networks with several heads side by side, as one wide last layer: bases (K, b), heads (K, draws, h)."""
-        parts = self.split(self.unite(base, heads[:, 0]))
-        start = self.head_at[0]
-        for i in self.head:
-            place = self.layout[i]
-            wide = heads[..., place.start - start : place.stop - start]
-            parts[i] = wide.reshape(len(base), heads.shape[1] * place.shape[0], *place.shape[1:])
+        start, stop = self.head_at
+        parts = []
+        for i, (_, shape, first, last) in enumerate(self.layout):
+            if i in self.head:
+                wide = heads[..., first - start : last - start]
+                parts.append(wide.reshape(len(base), heads.shape[1] * shape[0], *shape[1:]))
+            else:
+                before = 0 if first < start else stop - start  # numbers of the head, which the base does not have
+                part = base[:, first - before : last - before]
+                parts.append(part.clone(memory_format=torch.contiguous_format).view(-1, *shape))
         return parts
+
+    @cached_property
+    def side_by_side(self) -> bool:
+        """Whether several heads can be one wide layer: not where more than single numbers' functions follow them, or
+        where they stand twice in the network. Found by trying."""
+        draw = torch.Generator().manual_seed(0)
+        count = self.head_at[1] - self.head_at[0]
+        base = 0.1 * torch.randn(2, self.dimension - count, generator=draw)
+        heads = 0.1 * torch.randn(2, 3, count, generator=draw)
+        x = 2 * torch.rand(1, 2, 4, *self.shape, generator=draw)  # as token ids 0 and 1, which every vocabulary has
+        with torch.no_grad():
+            rows = self.split(self.unite(base.unsqueeze(1), heads).flatten(0, 1))
+            expected = self.outputs(rows, self.repeat(self.arrange(x)[0], 2, 3)).unflatten(0, (2, 3))
+            try:
+                wide = self.outputs(self.with_heads(base, heads), self.arrange(x)[0])
+                return torch.allclose(wide.unflatten(2, (3, -1)).transpose(1, 2), expected, rtol=1e-4, atol=1e-6)
+            except (RuntimeError, ValueError, TypeError, IndexError):  # whatever sizes a user's module insists on
+                return False
+
+    def repeat(self, x: Tensor, clients: int, times: int) -> Tensor:
+        """One arranged step with so many copies of each client's samples, as of clients side by side."""
+        if self.images:
+            by_client = x.permute(0, 2, 3, 1).unflatten(3, (clients, -1))
+            return by_client.repeat_interleave(times, 3).flatten(3).permute(0, 3, 1, 2)
+        return x.repeat_interleave(times, 0)
 
     def join_heads(self, parts: list[Tensor], draws: int) -> Tensor:
         """The wide layer's parts as one vector for each head (K, draws, h)."""
@@ -154,15 +179,13 @@ def refuse(network: nn.Module) -> None:
 
 
 def head_of(network: nn.Module, layout: list[Part]) -> range:
-    """The last linear layer's place in the list of parameters: the head; everything else is the base. A layer that is
-    frozen, or tied to another, if only in part, is no head."""
-    linear = [(name, module) for name, module in network.named_modules() if isinstance(module, nn.Linear)]
+    """The last linear layer's place in the list of parameters: the head; all before it is the base. What of it is
+    frozen is in neither."""
+    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
     if not linear:
         return range(0)
-    name, module = linear[-1]
-    own = {f"{name}.{part}" if name else part for part, _ in module.named_parameters()}
-    mine = [i for i, part in enumerate(layout) if part.name in own]
-    return range(mine[0], mine[-1] + 1) if len(mine) == len(own) else range(0)
+    mine = [i for i, part in enumerate(layout) if part.name.startswith(linear[-1] + "." if linear[-1] else "")]
+    return range(mine[0], mine[-1] + 1) if mine else range(0)
 
 
 # ---------------------------------------------------------------------- layer by layer

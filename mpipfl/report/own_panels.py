@@ -14,6 +14,9 @@ from .runs import Run
 EQUAL = 0.05  # coefficient of variation of confidences below which weighting by them does nothing
 
 
+AXES = ("lambda", "temperature")  # of PersFL's grid
+
+
 class Skip(Exception):
     """Nothing to draw, with the reason."""
 
@@ -222,8 +225,8 @@ def grid(client: int | None = None) -> Callable[[Any, Scene], None]:
     """Accuracy against lambda for each T: of one client, or the mean over all."""
 
     def draw(axes: Any, scene: Scene) -> None:
-        method, accuracy = scene.run.config["algorithm"], scene.own["grid_accuracy"]
-        strength, temperature = np.array(list(product(method["lambdas"], method["temperatures"]))).T
+        accuracy = scene.own["grid_accuracy"]
+        strength, temperature = np.array(list(product(*(scene.run.settings[f"algorithm.{k}s"] for k in AXES)))).T
         if client is not None and client >= len(accuracy):
             raise Skip("as there are not so many clients")
         values = 100 * (np.nanmean(accuracy, 0) if client is None else accuracy[client])

@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import contents, own, pictures
+from . import across, contents, own, pictures
 from .clock import System, participants
 from .compare import Comparison, Line, shown
 from .tables import Table
@@ -21,6 +21,7 @@ def page(comparison: Comparison, system: System | None = None) -> str:
         ("gain", "Improvement and fairness", improvement(comparison)),
         ("rounds", "Against rounds", drawn(comparison, pictures.curves(comparison), "No figures of rounds are there.")),
         ("time", "Against normalised time", "" if system is None else time(comparison, system)),
+        ("settings", "Against settings", settings(comparison)),
         ("clients", "Clients", clients(comparison)),
         ("methods", "Pictures of the methods", methods(comparison)),
         ("costs", "Where the time went", costs(comparison)),
@@ -89,6 +90,11 @@ def clients(comparison: Comparison) -> str:
     if (table := contents.clients(comparison)) is not None:
         parts.append(f"<details><summary>Every client</summary>{table.html()}</details>")
     return "\n".join(parts)
+
+
+def settings(comparison: Comparison) -> str:
+    """Results against each number in which lines differ alone."""
+    return "\n".join(f"<h3>{escape(key)}</h3>\n{drawing}" for key, drawing in across.pictures(comparison))
 
 
 def methods(comparison: Comparison) -> str:
