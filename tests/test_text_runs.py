@@ -1,7 +1,7 @@
 """Whole runs on texts: the same bits at any number of ranks and in any cohort, with every network that reads, and by
 methods that take it whole or as base and head.
 
-Each number of ranks has two of the networks: tests/run.sh comes to all of them at 2 or 3 ranks.
+Each number of ranks has two of the networks: `text` and `lstm` at 1 and 5, those with frozen vectors at 2 and 3.
 """
 
 from __future__ import annotations
