@@ -100,6 +100,10 @@ class Server(NamedTuple):
     theta: Tensor  # each stream's model (k, d)
 
 
+class Stream(NamedTuple):
+    theta: Tensor  # one model (d), or several (k, d)
+
+
 class Client(NamedTuple):
     theta: Tensor  # θ_i (d)
 
@@ -174,21 +178,26 @@ class UCFL(Algorithm):
         alive = server.row[:, fl.everyone].sum(1) > ACTIVE * server.row.sum(1)
         share = (server.row * col(alive))[:, cohort.clients].T  # of each client in each stream (m, k)
         if self.parallel and len(server.row) > 1:
-            for stream in range(len(server.row)):
-                own = share * (torch.arange(len(server.row), device=share.device) == stream)
-                theta = cohort.descend(server.theta[stream], stream=f"stream {stream}")
-                server = self.average(server, own, theta, fl)  # (13)
+            models = [
+                self.average(theta, share[:, k], cohort.descend(theta, stream=f"stream {k}"), fl)  # (13)
+                for k, theta in enumerate(server.theta)
+            ]
+            server = server._replace(theta=torch.stack(models))
         else:
-            server = self.average(server, share, cohort.descend(self.streams_of(server, cohort)), fl)
+            theta = cohort.descend(self.streams_of(server, cohort))
+            server = server._replace(theta=self.average(server.theta, share, theta, fl))
         return server, clients
 
-    def average(self, server: Server, share: Tensor, theta: Tensor, fl: Federation) -> Server:
-        """Each stream's average; one without any weight keeps its model"""
+    def average(self, stream: Tensor, share: Tensor, theta: Tensor, fl: Federation) -> Tensor:
+        """The average of one stream (d), share (m), or of all (k, d), share (m, k); one without any weight stays."""
 
-        def mean(old: Server, sums: Any) -> Server:
-            return old._replace(theta=torch.where(col(sums.n) > 0, sums.theta / col(sums.n), old.theta))
+        def mean(old: Stream, sums: Any) -> Stream:
+            n = sums.n.unsqueeze(-1)
+            return Stream(torch.where(n > 0, sums.theta / n, old.theta))
 
-        return fl.aggregate(mean, server, theta=(share, theta), n=(share, torch.ones_like(share[:, 0])))
+        return fl.aggregate(
+            mean, Stream(stream), theta=(share, theta), n=(share, torch.ones(len(share)).to(share))
+        ).theta
 
     def streams_of(self, server: Server, cohort: Cohort) -> Tensor:
         """Each client's stream's model (m, d)"""
