@@ -22,7 +22,7 @@ REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name
     "name",
     [
         *("scaffold", "ditto", "pfedme", "perfedavg-fo", "perfedavg-hf", "fedper", "fedrep"),
-        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl", "ucfl", "ucfl-auto", "pfedvem"),
+        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl", "ucfl", "ucfl-auto", "pfedvem", "persfl"),
     ],
 )
 def test_test_data_is_only_ever_reported(
