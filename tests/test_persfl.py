@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -216,9 +217,8 @@ def clear(values: list[float]) -> None:
         ({}, {"participation.fraction": 1.0}),
         ({"direction": "reverse", "student_lr": 0.05}, {"train.weight_decay": 0.01}),
         ({"direction": "reverse", "distill": "ce", "teacher": "last", "student_lr": 0.01}, {"train.lr": 0.05}),
-        ({"distill": "ce", "points": 100}, {"participation.fraction": 1.0, "train.momentum": 0.0}),
     ],
-    ids=["all", "reverse", "last", "gd"],
+    ids=["all", "reverse", "last"],
 )
 def test_both_stages_are_the_plain_loops(
     how: dict[str, Any], changes: dict[str, Any], alone: Comm, tmp_path: Path
@@ -229,10 +229,9 @@ def test_both_stages_are_the_plain_loops(
     assert len(np.unique(got["clients/chosen"])) > 1
 
 
-@pytest.mark.parametrize("points", [1, 5])
-def test_a_grid_is_what_its_points_are_one_by_one(points: int, alone: Comm, tmp_path: Path) -> None:
+def test_a_grid_is_what_its_points_are_one_by_one(alone: Comm, tmp_path: Path) -> None:
     whole = train(small(tmp_path / "whole", {"points": 100}), alone)
-    parts = train(small(tmp_path / "parts", {"points": points}, **{"train.cohort": 5}), alone)
+    parts = train(small(tmp_path / "parts", {"points": 1}, **{"train.cohort": 5, "checkpoint.every": 0}), alone)
     assert differing(own(whole), own(parts)) == []
     for name in ("accuracy", "validation_loss"):
         ends = (got[f"history/personal/{name}"][-1].tobytes() for got in (whole, parts))
@@ -269,7 +268,7 @@ def test_before_stage_2_the_students_are_the_teachers(alone: Comm, tmp_path: Pat
     plainly = train(config(fedavg, tmp_path / "fedavg"), alone)
     first = content(settings.folder / f"checkpoints/round_{ROUNDS:05d}.h5")
     assert first["server/theta"].tobytes() == plainly["server/theta"].tobytes()
-    assert first["history/global/loss"].tobytes() == plainly["history/global/loss"].tobytes()
+    assert first["history/global/loss"].tobytes() == plainly["history/global/loss"][:2].tobytes()  # rounds 0 and 2
     assert first["clients/student"].tobytes() == first["clients/teacher"].tobytes()
     assert (first["clients/chosen"] == -1).all()
     assert (first["clients/grid"] == -1).all()
@@ -313,7 +312,8 @@ def test_a_client_without_validation_data(
     teacher: str, alone: Comm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot choose: it takes the last global model, and no student. The others do not notice."""
-    full = train(small(tmp_path / "full", {"teacher": teacher}), alone)
+    one = {"teacher": teacher, "lambdas": [0.5], "student_epochs": 1}
+    full = train(small(tmp_path / "full", one), alone)
     original = world.store
 
     def without(*args: Any) -> world.Store:
@@ -323,7 +323,7 @@ def test_a_client_without_validation_data(
         return store._replace(bounds=bounds)
 
     monkeypatch.setattr(world, "store", without)
-    settings = small(tmp_path / "without", {"teacher": teacher})
+    settings = small(tmp_path / "without", one)
     got = train(settings, alone)
     others = np.arange(CLIENTS) != 2
     for name in ("teacher", "round", "student", "chosen", "grid"):
@@ -363,7 +363,7 @@ def test_a_student_that_diverges_is_not_chosen(alone: Comm, tmp_path: Path) -> N
 
 def test_all_students_diverge(alone: Comm, tmp_path: Path) -> None:
     """Then the teacher remains."""
-    got = train(small(tmp_path, {"student_lr": 1e38}), alone)
+    got = train(small(tmp_path, {"student_lr": 1e38, "student_epochs": 1, "points": 6}, rounds=1), alone)
     assert (got["clients/chosen"] == -1).all()
     assert got["clients/student"].tobytes() == got["clients/teacher"].tobytes()
 
@@ -402,6 +402,8 @@ def test_one_run_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[st
     out = said(0)
     assert "round 5/5" in out
     assert "5 rounds in" in out
+    steps = json.loads((tmp_path / "run/summary.json").read_text())["client_steps"]
+    assert steps == steps_of(small(tmp_path))
     done = said(0, "--resume")
     assert "is finished: all 5 rounds are done" in done
     assert "More go on" not in done  # they cannot: the students are those of the third round's teachers
@@ -412,15 +414,23 @@ def test_one_run_of_the_program(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "algorithm.points was 4, is 2" in said(2, "--resume", "algorithm.points=2")
 
 
+def steps_of(settings: Config) -> int:
+    """Of both stages: every student's count."""
+    n, method = world.plan(settings).partition.n_train, cast(PersFL, settings.algorithm)
+    passes = -(-n // settings.train.batch)
+    drawn = [schedule.participants(0, r, CLIENTS, settings.participation.fraction) for r in range(1, ROUNDS + 1)]
+    stage1 = sum(int(passes[who].sum()) for who in drawn)
+    return stage1 + len(method.pairs) * method.student_epochs * int(passes.sum())
+
+
 def test_resume_in_the_middle_of_stage_2(alone: Comm, tmp_path: Path) -> None:
     settings = small(tmp_path / "whole", {"points": 2})
     assert settings.all_rounds == ROUNDS + 3
     whole = train(settings, alone)
-    for round in (ROUNDS, ROUNDS + 1, ROUNDS + 2):
-        copy = rewound(settings, tmp_path / str(round), round)
-        (copy.folder / "history.h5").unlink()
-        assert differing(whole, train(copy, alone, resume=True)) == []
-        assert (copy.folder / "history.h5").read_bytes() == (settings.folder / "history.h5").read_bytes()
+    copy = rewound(settings, tmp_path, ROUNDS + 1)
+    (copy.folder / "history.h5").unlink()
+    assert differing(whole, train(copy, alone, resume=True)) == []
+    assert (copy.folder / "history.h5").read_bytes() == (settings.folder / "history.h5").read_bytes()
 
 
 def test_the_grid_of_the_paper() -> None:

@@ -353,6 +353,7 @@ def test_spread_keeps_all_workers_busy(tasks: int, case: Case, comm: Comm, recei
     loads = np.concatenate(comm.allgather(np.array([len(done)])))
     assert loads.sum() == len(case.heard) * tasks
     assert np.ptp(loads[comm.workers]) <= 1
+    assert loads[comm.workers].sum() == loads.sum()
     assert len(work.calls) == (loads[comm.rank] > 0)
     everything = np.concatenate(comm.allgather(np.array(done, dtype=np.int64).reshape(-1, 2)))
     assert sorted(map(tuple, everything.tolist())) == [
@@ -372,6 +373,7 @@ def test_spread_with_fewer_items_than_ranks(clients: int, tasks: int, place: Pla
     loads = np.concatenate(comm.allgather(np.array([sum(len(who) for who, _ in work.calls)])))
     assert loads.sum() == clients * tasks
     assert np.ptp(loads[comm.workers]) <= 1
+    assert loads[comm.workers].sum() == loads.sum()
     for row, k in enumerate(here.tolist()):
         expected = [work.value(3 * k + 1, t, case.theta[k]) for t in range(tasks)]
         assert values[row].tolist() == expected
