@@ -66,8 +66,9 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     down = sum(t.numel() * t.element_size() for t in server)
     up = sum(t.numel() for t in server) * (8 if config.reduce == "exact" else 4)
     vectors = sum(t.numel() for t in client) / d
+    closing = f" and {config.algorithm.closing_rounds} closing ones" if config.algorithm.closing_rounds else ""
     lines = [
-        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds",
+        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds{closing}",
         f"data       {len(made.partition.index):,} samples of {made.samples.shape}, {made.samples.classes} classes; "
         f"{len(n)} clients in {facts.groups} group(s)",
         f"per client train {n.min()}-{n.max()} (median {int(np.median(n))}), validation "

@@ -202,9 +202,11 @@ class Cohort:
 
     # ------------------------------------------------------------------ who and how much
 
-    def at(self, clients: np.ndarray) -> Cohort:
-        """Any clients, wherever they are hosted, as often as they are named."""
-        return Cohort(clients, self.store, self.model, self.train, self.seed, self.round, self.width)
+    def at(self, clients: np.ndarray, round: int | None = None) -> Cohort:
+        """Any clients, wherever they are hosted, as often as they are named; with the draws of this round or of
+        another one."""
+        round = self.round if round is None else round
+        return Cohort(clients, self.store, self.model, self.train, self.seed, round, self.width)
 
     def of(self, rows: Tensor) -> Cohort:
         """Some of the clients by themselves."""

@@ -101,7 +101,8 @@ def prepare(
             round, lines = folder.prepare(config, resume, overwrite)
             if resume and folder.finished(config, round):
                 start[1] = True
-                report.say(f"{folder.path} is finished: all {round} rounds are done. More go on with rounds=...")
+                more = "" if config.algorithm.closing_rounds else ". More go on with rounds=..."
+                report.say(f"{folder.path} is finished: all {round} rounds are done{more}")
                 return
             folder.describe(config, made.partition)
             report.log = folder.path / "log.txt"

@@ -51,14 +51,14 @@ class RunFolder:
         round, lines = checkpoint.newest(self.path)
         if round is None:
             return None, [*lines, "no whole checkpoint: starting at round 0"]
-        if round > config.all_rounds:
-            raise ConfigError(
-                f"{self.path} has done {round} rounds already; resume with rounds={round} or more, not {config.rounds}"
-            )
         if checkpoint.config_of(self.path, round) != config.digest:
             raise ConfigError(
                 f"{self.path} was made with other settings: {differences(load(self.path / 'config.yaml'), config)}. "
                 f"Resume with the same ones, or give another name (name=...)"
+            )
+        if round > config.all_rounds:
+            raise ConfigError(
+                f"{self.path} has done {round} rounds already; resume with rounds={round} or more, not {config.rounds}"
             )
         return round, [*lines, f"resuming from {checkpoint.path_of(self.path, round)}"]
 

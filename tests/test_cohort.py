@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mpipfl import schedule
-from mpipfl.cohort import Cohort, Store
+from mpipfl.cohort import Cohort, MiniBatch, Store
 from mpipfl.config import Train
-from mpipfl.descent import adam
+from mpipfl.descent import Step, adam
 from mpipfl.models import Batched
 
 from .test_models import Residual
@@ -550,3 +550,88 @@ def test_an_error_names_the_clients() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         Bench().cohort([4, 2], width=2).descend(torch.zeros(72 * 3 + 3), loss=fails)
     assert sorted(raised.value.clients) == [2, 4]  # type: ignore[attr-defined]
+
+
+# ---------------------------------------------------------------------- other clients, and losses by their slope
+
+
+def test_any_clients_as_often_as_they_are_named(company: tuple[Bench, Tensor]) -> None:
+    """Also from a cohort that has none of them: the same data, draws and bits."""
+    bench, expected = company
+    who = [2, 5, 2, 0, 2]
+    assert same(everything(bench.cohort([1], width=2).at(np.array(who)), bench), expected[who])
+
+
+def test_the_same_clients_in_another_round() -> None:
+    bench = Bench()
+    here, who = bench.cohort([3]), np.array([2, 4])
+    theta = bench.theta[torch.from_numpy(who)]
+    later = here.at(who, ROUND + 1)
+    assert (here.round, here.at(who).round, later.round) == (ROUND, ROUND, ROUND + 1)
+    expected = Cohort(who, bench.store, bench.model, bench.train, SEED, ROUND + 1, 3).descend(theta)
+    assert same(later.descend(theta), expected)
+    assert not same(here.at(who).descend(theta), expected)
+    assert here.steps == 0
+
+
+@pytest.mark.parametrize("sums", ["mean", "sum"])
+def test_the_slope_of_the_cross_entropy_is_what_is_descended(sums: str, network: str) -> None:
+    bench = Bench(network, momentum=0.5, weight_decay=0.01, loss=sums, lr=0.005)
+    how: dict[str, Any] = {"epochs": 2, "stream": "other", "only": "head"}
+    got = bench.cohort().descend(bench.theta, slope=lambda batch, logits: batch.surprise(logits), **how)
+    assert same(got, bench.cohort().descend(bench.theta, **how))
+
+
+def test_a_slope_is_another_loss_for_each_client(network: str) -> None:
+    """c_k times the squared distance from another network's outputs, and 2 (logits - outputs) c_k of it: on the same
+    batch, with the client's own value and its own other network, also when some clients are finished."""
+    bench = Bench(network, momentum=0.5, lr=0.02)
+    factor, other = torch.linspace(0.1, 0.6, len(SIZES)), bench.theta.flip(0)
+    shapes = set[int]()
+
+    def slope(batch: MiniBatch, logits: Tensor) -> Tensor:
+        shapes.add(len(logits))
+        assert not logits.requires_grad
+        apart = logits - batch.outputs(batch.take(other))
+        return 2 * batch.take(factor).view(-1, 1, 1) * apart * batch.data.weight.unsqueeze(2)
+
+    got = bench.cohort(width=4).descend(bench.theta, slope=slope, epochs=2)
+    assert shapes == {2, 3, 4}
+    for k, steps in enumerate(epochs(6, 2)):
+        x, _ = bench.data(k, "train")
+        index, count = schedule.batches(SEED, "batches", ROUND, *(np.array([n]) for n in (k, len(x), steps)), 6)
+        batches = [x[i[:n]] for i, n in zip(index[0], count[0], strict=True)]
+        bench.set(other[k])
+        with torch.no_grad():
+            said = [bench.network(x) for x in batches]
+        bench.set(bench.theta[k])
+        optimizer = torch.optim.SGD(bench.network.parameters(), 0.02, 0.5)
+        for x, o in zip(batches, said, strict=True):
+            optimizer.zero_grad()
+            (factor[k] * (bench.network(x) - o).square().sum(1).mean()).backward()
+            optimizer.step()
+        assert near(got[k], nn.utils.parameters_to_vector(bench.network.parameters()).detach()), k
+
+
+def test_surprise_is_the_gradient_of_the_cross_entropy() -> None:
+    """Of each row's own labels; samples of weight zero have none."""
+    bench, random = Bench(), torch.Generator().manual_seed(4)
+    y, weight = torch.randint(CLASSES, (2, 5), generator=random), torch.rand(2, 5, generator=random)
+    weight[1, 3:] = 0
+    logits = torch.randn(2, 5, CLASSES, generator=random, requires_grad=True)
+    total = (F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none") * weight.flatten()).sum()
+    (expected,) = torch.autograd.grad(total, logits)
+    before = logits.detach().clone()
+    step = Step(2, torch.zeros(0), y, weight)
+    got = MiniBatch(bench.cohort(), np.array([3, 1]), 0, step).surprise(logits.detach())
+    assert torch.allclose(got, expected, atol=1e-7)
+    assert torch.equal(logits.detach(), before)
+    assert not got[1, 3:].any()
+
+
+def test_what_a_batch_takes() -> None:
+    """Rows of the cohort, not client numbers; those that still train, two at least."""
+    cohort, values = Bench().cohort([5, 3, 1]), torch.tensor([[50.0], [30.0], [10.0]])
+    for active, expected in ((3, [10, 50, 30]), (2, [10, 50]), (1, [10, 10])):
+        batch = MiniBatch(cohort, np.array([2, 0, 1]), 0, Step(active, *[torch.zeros(0)] * 3))
+        assert batch.take(values)[:, 0].tolist() == expected

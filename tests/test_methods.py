@@ -22,7 +22,8 @@ REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name
     "name",
     [
         *("scaffold", "ditto", "pfedme", "perfedavg-fo", "perfedavg-hf", "fedper", "fedrep"),
-        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl", "ucfl", "ucfl-parallel", "pfedvem"),
+        *("pfedbayes", "ifca", "cfl", "fedfomo", "fedfomo-few", "selffl"),
+        *("ucfl", "ucfl-parallel", "pfedvem", "persfl"),
     ],
 )
 def test_test_data_is_only_ever_reported(

@@ -1,4 +1,5 @@
-"""Gather, gram, mix and cross against dense arithmetic over all clients, and the routes that vectors take for them."""
+"""Gather, gram, mix, cross and spread against plain arithmetic over all clients, and the routes that vectors take for
+them."""
 
 from __future__ import annotations
 
@@ -293,6 +294,109 @@ def test_nobody_reports(clients: int, place: Place, comm: Comm) -> None:
     assert case.ask("gram", comm).shape == (0, 0)
     assert case.ask("cross", comm).shape == (len(here), 0)
     assert bits(case.ask("mix", comm)) == bits(case.theta[here])
+
+
+# ---------------------------------------------------------------------- tasks wherever there is room
+
+
+class Work:
+    """A value and a vector for every client (by its number), task and vector; counts how often it is asked."""
+
+    def __init__(self, kind: str = "all differ") -> None:
+        self.kind, self.calls = kind, list[tuple[list[int], list[int]]]()
+
+    def value(self, client: int, task: int, theta: Tensor) -> float:
+        if self.kind == "ties":
+            return float((client + task) % 2)
+        if self.kind == "nothing" or (self.kind == "some" and (client + task) % 3):
+            return NAN
+        return float(theta[0].double()) + (7 * client + 5 * task) % 11
+
+    @staticmethod
+    def vector(client: int, task: int, theta: Tensor) -> Tensor:
+        return (task + 1) * theta - client
+
+    def __call__(self, clients: np.ndarray, tasks: np.ndarray, theta: Tensor) -> tuple[Tensor, Tensor]:
+        assert len(clients) == len(tasks) == len(theta) > 0
+        self.calls.append((clients.tolist(), tasks.tolist()))
+        rows = list(zip(clients.tolist(), tasks.tolist(), theta, strict=True))
+        values = torch.tensor([self.value(*row) for row in rows], dtype=torch.float64)
+        return values, torch.stack([self.vector(*row) for row in rows])
+
+
+@pytest.mark.parametrize("kind", ["all differ", "ties", "some", "nothing"])
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_spread_is_a_double_loop(tasks: int, kind: str, case: Case, comm: Comm) -> None:
+    """All values at home, and of each client the vector of the greatest, the first of equals; NaN is never best."""
+    mine, work = case.theta[case.here(comm)], Work(kind)
+    values, best, vectors = case.start(comm).spread(work, mine, tasks)
+    assert bits(mine) == bits(case.theta[case.here(comm)])
+    here = [k for k in case.here(comm).tolist() if case.reports[k]]
+    assert (values.shape, best.shape, vectors.shape) == ((len(here), tasks), (len(here),), (len(here), mine.shape[1]))
+    assert (values.dtype, vectors.dtype) == (torch.float64, case.theta.dtype)
+    for row, k in enumerate(here):
+        expected = [work.value(3 * k + 1, t, case.theta[k]) for t in range(tasks)]
+        assert [NAN if v != v else v for v in values[row].tolist()] == pytest.approx(expected, abs=0, nan_ok=True)
+        top = max((v for v in expected if v == v), default=NAN)
+        first = expected.index(top) if top == top else 0
+        assert int(best[row]) == first
+        assert bits(vectors[row]) == bits(work.vector(3 * k + 1, first, case.theta[k]))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_spread_keeps_all_workers_busy(tasks: int, case: Case, comm: Comm, received: list[int]) -> None:
+    """Wherever the clients are hosted: one call each, the same number of tasks but one, no task twice. What travels is
+    the vector of each client that is worked on, and each client's best one."""
+    work, fl = Work(), case.start(comm)
+    fl.spread(work, case.theta[case.here(comm)], tasks)
+    done = [pair for clients, these in work.calls for pair in zip(clients, these, strict=True)]
+    loads = np.concatenate(comm.allgather(np.array([len(done)])))
+    assert loads.sum() == len(case.heard) * tasks
+    assert np.ptp(loads[comm.workers]) <= 1
+    assert loads[comm.workers].sum() == loads.sum()
+    assert len(work.calls) == (loads[comm.rank] > 0)
+    everything = np.concatenate(comm.allgather(np.array(done, dtype=np.int64).reshape(-1, 2)))
+    assert sorted(map(tuple, everything.tolist())) == [
+        (3 * k + 1, t) for k in case.heard.tolist() for t in range(tasks)
+    ]
+    mine = int(case.reports[case.here(comm)].sum())
+    assert sum(received) == case.theta.shape[1] * (len({client for client, _ in done}) + mine)
+
+
+@places
+@pytest.mark.parametrize(("clients", "tasks"), [(0, 3), (1, 1), (1, 2), (1, 7), (2, 1)])
+def test_spread_with_fewer_items_than_ranks(clients: int, tasks: int, place: Place, comm: Comm) -> None:
+    case = Case(torch.arange(1.0, 1 + 5 * clients).view(clients, 5), torch.ones(clients, dtype=torch.bool), place)
+    here, work = case.here(comm), Work()
+    values, best, vectors = case.start(comm).spread(work, case.theta[here], tasks)
+    assert (values.shape, vectors.shape) == ((len(here), tasks), (len(here), 5))
+    loads = np.concatenate(comm.allgather(np.array([sum(len(who) for who, _ in work.calls)])))
+    assert loads.sum() == clients * tasks
+    assert np.ptp(loads[comm.workers]) <= 1
+    assert loads[comm.workers].sum() == loads.sum()
+    for row, k in enumerate(here.tolist()):
+        expected = [work.value(3 * k + 1, t, case.theta[k]) for t in range(tasks)]
+        assert values[row].tolist() == expected
+        assert int(best[row]) == int(np.argmax(expected))
+        assert torch.equal(vectors[row], work.vector(3 * k + 1, int(best[row]), case.theta[k]))
+
+
+def test_spread_stops_or_does_without_who_is_not_finite(
+    case: Case, comm: Comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is left out works with zeros; the others do not notice, nor does anybody of who does not report."""
+    here = case.here(comm)
+    heard = [k for k in here.tolist() if case.reports[k]]
+    whole = case.start(comm).spread(Work(), case.theta[here], 3)
+    bad = poisoned(poisoned(case, ~case.reports), case.heard[-1:])
+    fl = bad.start(comm, nonfinite="skip")
+    skipped = fl.spread(Work(), bad.theta[here], 3)
+    assert fl.named == [3 * int(case.heard[-1]) + 1]
+    rows = [row for row, k in enumerate(heard) if k != case.heard[-1]]
+    assert all(bits(one[rows]) == bits(other[rows]) for one, other in zip(skipped, whole, strict=True))
+    monkeypatch.setattr(comm, "barrier", functools.partial(pytest.fail, "waits for the server to end the job"))
+    with pytest.raises(Diverged if comm.is_server else pytest.fail.Exception):
+        bad.start(comm).spread(Work(), bad.theta[here], 3)
 
 
 # ---------------------------------------------------------------------- routes and memory

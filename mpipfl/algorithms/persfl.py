@@ -1,7 +1,8 @@
 """PersFL: every client's own best teacher, distilled into a student of its own.
 
-Stage 1 is FedAvg. After each of its rounds a client looks at the new global model with its validation data, and keeps
-the one with the least cross-entropy over all rounds: its optimal teacher O_k (`teacher: last` takes the last one).
+Stage 1 is FedAvg. After each of its rounds, and after the last one, a client looks at the new global model with its
+validation data, and keeps the one with the least cross-entropy over all rounds: its optimal teacher O_k. With `teacher:
+last` it takes the last one, as does a client without validation data, whose student stays its teacher.
 
 Stage 2 is local, in closing rounds after those of the configuration. The student A_k starts from O_k and descends
 
@@ -36,7 +37,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..section import Count, NonNegative, Number, Positive
+from ..section import Count, NonNegative, Positive
 from .base import Facts, Models, Nothing
 from .fedavg import FedAvg, Server
 
@@ -57,8 +58,8 @@ class Client(NamedTuple):
     loss: Tensor  # its cross-entropy on validation data, float64
     round: Tensor  # when the server made it
     student: Tensor  # A_k (d), the teacher until stage 2
-    chosen: Tensor  # place in the grid of its lambda and T; -1 before stage 2
-    grid: Tensor  # validation accuracy (less 1e-9 of the loss) on the grid (G), float64; -1 before stage 2
+    chosen: Tensor  # place in the grid of its lambda and T; -1 before stage 2, or where no student could be judged
+    grid: Tensor  # validation accuracy (less 1e-9 of the loss) on the grid (G), float64; -1 where there is none
 
 
 class PersFL(FedAvg):
@@ -72,7 +73,7 @@ class PersFL(FedAvg):
     direction: Literal["forward", "reverse"] = Field("forward", description="forward: the teacher first")
     teacher: Literal["optimal", "last"] = Field("optimal", description="the best on validation data, or the last")
     student_epochs: Count = Field(5, description="passes over the data for a student")
-    student_lr: Annotated[float, Number, Field(gt=0)] | None = Field(None, description="train.lr without it")
+    student_lr: Positive | None = Field(None, description="train.lr without it")
     points: Count = Field(28, description="pairs of the grid that a closing round works off")
 
     def fits(self, data: Data) -> None:
@@ -94,16 +95,22 @@ class PersFL(FedAvg):
         return Client(theta, number + NEVER, number.long(), theta, number.long() - 1, none)
 
     def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:  # type: ignore[override]
-        if fl.round > fl.rounds:
-            return server, self.distilled(clients, cohort, fl)
-        server, _ = super().round(server, Nothing(), cohort, fl)
-        loss = cohort.loss(server.theta, "validation")
-        better = (loss < clients.loss) if self.teacher == "optimal" else torch.ones_like(loss, dtype=torch.bool)
+        if fl.round <= fl.rounds:
+            server, _ = super().round(server, Nothing(), cohort, fl)
+            return server, self.taught(server, clients, cohort, fl.round)
+        if fl.round == fl.rounds + 1:  # who was not in the last round looks at its model now
+            clients = self.taught(server, clients, cohort, fl.rounds)
+        return server, self.distilled(clients, cohort, fl)
+
+    def taught(self, server: Server, clients: Client, cohort: Cohort, round: int) -> Client:
+        """The teachers after a look at this round's model. Who cannot judge, without validation data, takes it."""
+        loss = cohort.loss(server.theta, "validation").nan_to_num(NEVER)
+        better = (loss < clients.loss) | (clients.loss == NEVER) | (self.teacher == "last")
         teacher = torch.where(better[:, None], server.theta, clients.teacher)
-        when = torch.where(better, fl.round, clients.round)
-        return server, clients._replace(
-            teacher=teacher, loss=torch.where(better, loss, clients.loss), round=when, student=teacher
-        )
+        return clients._replace(
+            teacher=teacher, student=teacher,
+            loss=torch.where(better, loss, clients.loss), round=torch.where(better, round, clients.round),
+        )  # fmt: skip
 
     # ------------------------------------------------------------------ stage 2
 
@@ -113,8 +120,9 @@ class PersFL(FedAvg):
         pairs = self.pairs[first : first + self.points]
 
         def student(who: np.ndarray, pair: np.ndarray, teacher: Tensor) -> tuple[Tensor, Tensor]:
-            many = cohort.at(who)
+            many = cohort.at(who, fl.rounds + 1)  # the same batches in every closing round
             theta = self.train_student(many, teacher, torch.from_numpy(pairs[pair]).to(teacher))
+            cohort.steps, cohort.samples = cohort.steps + many.steps, cohort.samples + many.samples
             return worth(many, theta), theta
 
         value, place, theta = fl.spread(student, clients.teacher, len(pairs))
@@ -122,7 +130,7 @@ class PersFL(FedAvg):
         before = torch.where(clients.chosen >= 0, worth(cohort, clients.student), -torch.inf)
         better = best > before
         grid = clients.grid.clone()
-        grid[:, first : first + len(pairs)] = value
+        grid[:, first : first + len(pairs)] = value.nan_to_num(-1, neginf=-1)
         return clients._replace(
             student=torch.where(better[:, None], theta, clients.student),
             chosen=torch.where(better, first + place, clients.chosen),
@@ -146,9 +154,11 @@ class PersFL(FedAvg):
         return Models(globally=server.theta, personal=clients.student)
 
     def findings(self, server: Any, clients: Client) -> dict[str, Tensor]:
-        pairs = torch.from_numpy(self.pairs)[clients.chosen.cpu()]
+        chosen = clients.chosen.cpu()
+        pairs = torch.from_numpy(self.pairs)[chosen].where((chosen >= 0)[:, None], torch.nan)
+        loss = clients.loss.where(clients.loss < NEVER, torch.nan)
         return {
-            "teacher_round": clients.round, "teacher_loss": clients.loss, "chosen": clients.chosen,
+            "teacher_round": clients.round, "teacher_loss": loss, "chosen": clients.chosen,
             "grid_accuracy": clients.grid, "lambda": pairs[:, 0], "T": pairs[:, 1],
         }  # fmt: skip
 
