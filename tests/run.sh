@@ -14,7 +14,7 @@ fi
 ruff check .
 ruff format --check .
 mypy
-python -m pytest --with-mpi -n "$(nproc)" "$@"
+python -m pytest --with-mpi -n "$(env -u OMP_NUM_THREADS nproc)" "$@"
 for ranks in 2 3 5; do
   echo "== $ranks ranks"
   mpirun -np "$ranks" python -m pytest --with-mpi -m mpi --color=no "$@"
