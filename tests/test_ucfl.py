@@ -613,7 +613,7 @@ def test_what_a_round_costs(alone: Comm) -> None:
         ({"parallel": True}, (4, 4)),
     ):
         server = bench.prepare(variance={"parts": 2}, **how)
-        assert tuple(UCFL.model_validate(how).traffic(server)) == cost
+        assert tuple(UCFL.model_validate(how).traffic(server, 4)) == cost
 
 
 @pytest.mark.parametrize(
