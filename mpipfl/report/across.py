@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .compare import Comparison, Line, deciding, differing, shown
-from .pictures import KIND, panels, style, svg
+from .pictures import KIND, logarithmic, panels, style, svg
 
 LEAST = 3  # values of the setting from which on there is something to see
 
@@ -63,7 +63,7 @@ def picture(key: str, some: list[Course]) -> str:
             axes.set_title(f"{figures[name]}: {KIND[kind]}")
             axes.set_xlabel(key)
             if name == "error_mean":
-                axes.set_yscale("log")
+                logarithmic(axes, "y")
         grid[0].legend(fontsize=6)
         return svg(canvas, f"across {key}")
 
