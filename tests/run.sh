@@ -14,7 +14,7 @@ fi
 ruff check .
 ruff format --check .
 mypy
-python -m pytest --with-mpi -n "$(env -u OMP_NUM_THREADS nproc)" "$@"
+python -m pytest --with-mpi -n $(($(env -u OMP_NUM_THREADS nproc) + 1)) --dist worksteal "$@"
 for ranks in 2 3 5; do
   echo "== $ranks ranks"
   mpirun -np "$ranks" python -m pytest --with-mpi -m mpi --color=no "$@"
