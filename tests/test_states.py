@@ -97,3 +97,13 @@ def test_fields_have_memory_of_their_own() -> None:
         a, b = states.take(every)
         assert a[:, 0].tolist() == [1, 1, 5, 1]
         assert b[:, 0].tolist() == [1, 1, 7, 1]
+
+
+def test_a_single_row_is_a_copy_too() -> None:
+    """Where a rank hosts one client, and a method begins two fields with one vector."""
+    theta = torch.zeros(3)
+    states = States(Pair(theta, theta), np.array([2]), 4, torch.device("cpu"))
+    states.fields[0][0] = 1
+    states.fields[1][0] = 2
+    assert [field.tolist() for field in states.take(np.array([2]))] == [[[1, 1, 1]], [[2, 2, 2]]]
+    assert theta.tolist() == [0, 0, 0]
