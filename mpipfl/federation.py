@@ -167,8 +167,8 @@ class Federation:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Every client of the round has so many tasks with its vector, worked off wherever there is room: all workers
         get equally many. f takes clients (r), their tasks (r) and vectors (r, d), and gives a value (r) and a new
-        vector (r, d) for each. Here arrive, of the clients hosted here, the values (m, tasks), float64, which is the
-        greatest (m), the first of equals, and the vector that came with it (m, d)."""
+        vector (r, d) for each. Here arrive, of the reporting clients hosted here, the values (m, tasks), float64, which
+        is the greatest (m), the first of equals, and the vector that came with it (m, d)."""
         with self.telemetry.phase("reduce"):
             theta = self._finite(theta)
             count, workers, me = len(self.everyone), np.asarray(self.comm.workers), self.comm.rank

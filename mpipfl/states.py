@@ -21,9 +21,7 @@ class States:
         self.kind, self.hosted, self.clients = type(first), hosted, clients
         self.row = np.full(clients, -1, dtype=np.int64)
         self.row[hosted] = np.arange(len(hosted))
-        self.fields = [
-            field.to(device).repeat(len(hosted), *[1] * field.dim()) for field in first
-        ]  # copies, also of one
+        self.fields = [field.to(device).repeat(len(hosted), *[1] * field.dim()) for field in first]  # always copies
 
     def take(self, clients: np.ndarray) -> Any:
         """The rows of some hosted clients, as a NamedTuple."""

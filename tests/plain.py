@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from mpipfl import schedule, world
 from mpipfl.algorithms import Algorithm, Facts
-from mpipfl.cohort import Cohort, MiniBatch, Store
+from mpipfl.cohort import Cohort, Store
 from mpipfl.comm import Comm
 from mpipfl.config import Config, Train
 from mpipfl.federation import Federation
+from mpipfl.minibatch import MiniBatch
 from mpipfl.models import Batched
 from mpipfl.telemetry import Telemetry
 

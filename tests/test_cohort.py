@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mpipfl import schedule
-from mpipfl.cohort import Cohort, MiniBatch, Store
+from mpipfl.cohort import Cohort, Store
 from mpipfl.config import Train
 from mpipfl.descent import Step, adam
+from mpipfl.minibatch import MiniBatch
 from mpipfl.models import Batched
 
 from .test_models import Residual

@@ -27,7 +27,8 @@ from .base import Models, Nothing
 from .fedavg import FedAvg, Server
 
 if TYPE_CHECKING:
-    from ..cohort import Cohort, MiniBatch
+    from ..cohort import Cohort
+    from ..minibatch import MiniBatch
 
 
 class PerFedAvg(FedAvg):

@@ -42,14 +42,13 @@ from .base import Facts, Models, Nothing
 from .fedavg import FedAvg, Server
 
 if TYPE_CHECKING:
-    from ..cohort import Cohort, MiniBatch
+    from ..cohort import Cohort
     from ..data.federated import Data
     from ..federation import Federation
+    from ..minibatch import MiniBatch
 
 LAMBDAS = tuple(i / 20 for i in range(20))
 TEMPERATURES = (1.0, 5.0, 9.0, 13.0, 17.0, 21.0, 25.0)
-
-
 NEVER = torch.finfo(torch.float64).max  # the loss of a teacher that nobody has looked at
 
 

@@ -22,8 +22,9 @@ from ..section import Count, NonNegative, Positive
 from .base import Algorithm, Facts, Models
 
 if TYPE_CHECKING:
-    from ..cohort import Cohort, MiniBatch
+    from ..cohort import Cohort
     from ..federation import Federation
+    from ..minibatch import MiniBatch
 
 
 class Server(NamedTuple):

@@ -43,8 +43,9 @@ from .base import Algorithm, Facts, Models, col
 from .uncertainty import squared
 
 if TYPE_CHECKING:
-    from ..cohort import Cohort, MiniBatch
+    from ..cohort import Cohort
     from ..federation import Federation
+    from ..minibatch import MiniBatch
 
 LEAST_SIGMA, LEAST_RHO2 = 1e-6, 1e-8
 ALIKE = 0.05  # relative spread of confidences below which they decide nothing

@@ -22,6 +22,24 @@ class Grouping(NamedTuple):
     silhouette: Tensor  # score of k clusters at place k - 1 (m): NaN for one, 0 for m
 
 
+class Found(NamedTuple):
+    """What is made of the clients' gradients."""
+
+    weight: Tensor  # W (m, m)
+    sigma2: Tensor  # the variances it was made with (m)
+    cluster: Tensor
+    silhouette: Tensor
+
+
+def best(delta: Tensor, sigma2: Tensor, samples: Tensor, streams: int | str, price: float, seed: int) -> Found:
+    """Of several variances of each client (m, choices) those whose weights are told apart best, the first of equals."""
+    tried = []
+    for one in sigma2.T:
+        weight = mixing(delta, one, samples)
+        tried.append(Found(weight, one, *group(weight, streams, price, seed)))
+    return max(tried, key=lambda found: float(found.silhouette.nan_to_num(-1).max()))
+
+
 def distances(gram: Tensor) -> Tensor:
     """Delta_ij = |g_i - g_j|² from inner products"""
     square = gram.diagonal()

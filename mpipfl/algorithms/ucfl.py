@@ -30,17 +30,18 @@ Personalization, 2023.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from ..section import Count, Natural, NonNegative, Number, Section
+from ..section import Count, Natural, NonNegative
 from . import streams
 from .base import Algorithm, Facts, Models, Traffic, col
+from .parts import Variance
+from .streams import Found
 from .uncertainty import squared
 
 if TYPE_CHECKING:
@@ -50,47 +51,6 @@ if TYPE_CHECKING:
 
 ALONE, UNIFORM = 1.05, 0.95  # collaborators that are remarked upon: so few, or this share of FedAvg's
 ACTIVE = 1e-6  # of a stream's weight: with less of it in the round, a mean would be of strangers alone, and inexact
-
-
-class Variance(Section):
-    """The parts of a client's data whose gradients give its variance"""
-
-    part: Annotated[int | float | str | None, Number] = Field(
-        None, description="size of a part: samples (100), or a fraction (1/3, 0.25)"
-    )
-    parts: Count | tuple[Count, ...] | None = Field(None, description="K, or several of which the best is taken")
-    draws: Literal["partition", "independent"] = Field("partition", description="parts make up the data, or each drawn")
-
-    @field_validator("part")
-    @classmethod
-    def _a_size(cls, value: int | float | str | None) -> int | float | None:
-        if value is None:
-            return None
-        try:
-            size = Fraction(value)
-        except (ValueError, ZeroDivisionError, OverflowError):
-            raise ValueError("is neither a number nor a fraction such as 1/3") from None
-        if not (0 < size < 1 or (size >= 1 and size.denominator == 1)):
-            raise ValueError("is neither a number of samples (1, 2 ...) nor a fraction below 1")
-        return int(size) if size >= 1 else float(size)
-
-    @model_validator(mode="after")
-    def _one_way(self) -> Variance:
-        if (self.part is None) == (self.parts is None):
-            raise ValueError("give part or parts, one of them")
-        if self.parts == ():
-            raise ValueError("parts: name at least one number")
-        return self
-
-    def counts(self, samples: np.ndarray) -> list[np.ndarray]:
-        """How many parts each client has (m), for each choice."""
-        if self.part is None:
-            choices = self.parts if isinstance(self.parts, tuple) else (self.parts,)
-            wanted = [np.full(len(samples), k) for k in choices]
-        else:
-            share = float(self.part)
-            wanted = [np.full(len(samples), round(1 / share)) if share < 1 else np.rint(samples / share)]
-        return [np.clip(k, 1, samples).astype(np.int64) for k in wanted]
 
 
 class Server(NamedTuple):
@@ -146,12 +106,11 @@ class UCFL(Algorithm):
         sigma2 = fl.gather(torch.stack([self.variances(theta, g, k, cohort) for k in choices], 1))
         samples, seed = fl.gather(cohort.n_train), cohort.seed % 2**32
 
-        def found(_: Server, sums: Any) -> Found:
-            tried = [Found.of(streams.mixing(delta, s, samples), s, self, seed) for s in sigma2.T]
-            return max(tried, key=lambda one: float(one.silhouette.nan_to_num(-1).max()))  # the first of equals
+        def found(_: Found, sums: Any) -> Found:
+            return streams.best(delta, sigma2, samples, self.streams, self.price, seed)
 
         empty = Found(delta, delta[0], torch.zeros_like(delta[0]).long(), delta[0])
-        best: Found = fl.aggregate(found, empty, n=torch.ones_like(cohort.n_train))  # type: ignore[arg-type]
+        best = fl.aggregate(found, empty, n=torch.ones_like(cohort.n_train))  # on rank 0, and from there everywhere
         k = int(best.cluster.max()) + 1
         row = streams.stream_rows(best.weight, best.cluster, samples, self.stream_weights)
         if k == len(samples) and not self.parallel:
@@ -227,16 +186,3 @@ class UCFL(Algorithm):
                 "gradients tell clients apart (model.init=glorot)"
             ]
         return []
-
-
-class Found(NamedTuple):
-    """What rank 0 makes of the gradients."""
-
-    weight: Tensor
-    sigma2: Tensor
-    cluster: Tensor
-    silhouette: Tensor
-
-    @classmethod
-    def of(cls, weight: Tensor, sigma2: Tensor, how: UCFL, seed: int) -> Found:
-        return cls(weight, sigma2, *streams.group(weight, how.streams, how.price, seed))

@@ -196,7 +196,8 @@ def confidence(axes: Any, scene: Scene) -> str | None:
     axes.scatter(n, tau, s=8, color=scene.colour, linewidth=0)
     over_decades(axes, tau)
     axes.set_xlabel("training samples")
-    known = tau[~np.isnan(tau)]
+    weight = scene.own.get("weight", scene.own["tau"])[-1]  # another one than tau in the ablations
+    known = weight[~np.isnan(weight)]
     variation = known.std() / known.mean() if len(known) and known.mean() else 0.0
     if variation >= EQUAL:
         return None
