@@ -32,10 +32,14 @@ Run = Callable[..., None]  # (rows, one iterator of steps for each plan)
 class Store(NamedTuple):
     """All clients' samples in client order, train then validation then test."""
 
-    x: Tensor  # (T, *shape)
+    x: Tensor  # (T, *shape), fewer where `place` says that clients share them
     y: Tensor  # (T)
     bounds: np.ndarray  # (M, 4): start, end of train, end of validation, end
     group: np.ndarray  # (M): the true group of the data's shift
+    place: Tensor | None = None  # (T): where in x each sample is, where that is not in order
+
+    def inputs(self, where: Tensor) -> Tensor:
+        return self.x.index_select(0, where if self.place is None else self.place[where])
 
     def part(self, name: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the clients' part starts and how long it is."""
@@ -331,7 +335,7 @@ class Cohort:
             rows = np.resize(np.arange(active), max(2, active))
             chosen = torch.from_numpy(np.ascontiguousarray(index[rows, begin:end].swapaxes(0, 1)))  # (S, rows, B)
             where = chosen.flatten().to(self.device)
-            x = self.model.arrange(self.store.x.index_select(0, where).view(*chosen.shape, *self.model.shape))
+            x = self.model.arrange(self.store.inputs(where).view(*chosen.shape, *self.model.shape))
             y = self.store.y.index_select(0, where).view(chosen.shape)
             w = torch.from_numpy(np.ascontiguousarray(weights[rows, begin:end].swapaxes(0, 1))).to(self.device)
             for s in range(end - begin):

@@ -77,19 +77,23 @@ def work_of(config: Config, n_train: np.ndarray) -> np.ndarray:
 def store(plan: Plan, comm: Comm, device: torch.device) -> Store:
     """All clients' samples, ready for the network, once per node: its ranks fill them in together."""
     samples, partition = plan.samples, plan.partition
-    x = comm.shared((len(partition.index), *samples.shape), np.float32)
+    place, stored = partition.places
+    x = comm.shared((len(stored), *samples.shape), np.float32)
     y = comm.shared((len(partition.index),), np.int64)
     mine = np.array_split(np.arange(partition.clients), comm.local_size)[comm.local_rank]
     fill(samples, partition, mine, x, y)
     if len(mine) and samples.dtype == np.uint8:
-        rows = x[partition.bounds[mine[0], 0] : partition.bounds[mine[-1], 3]]
+        rows = x[slice(*np.searchsorted(stored, partition.bounds[[mine[0], mine[-1]], [0, 3]]))]
         mean, std = (
             np.reshape(np.asarray(v, np.float32), (-1, *[1] * (rows.ndim - 2))) for v in (samples.mean, samples.std)
         )
         rows *= (1 / (255 * std)).astype(np.float32)
         rows -= (mean / std).astype(np.float32)
     comm.barrier()
-    return Store(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), partition.bounds, partition.group)
+    shared = torch.from_numpy(place).to(device) if len(stored) < len(place) else None
+    return Store(
+        torch.from_numpy(x).to(device), torch.from_numpy(y).to(device), partition.bounds, partition.group, shared
+    )
 
 
 def device(config: Config, comm: Comm) -> torch.device:
@@ -125,7 +129,8 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
 
 def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) -> float:
     """An estimate in MB of what a worker will take: data of the node, state, and a cohort at work."""
-    data = len(plan.partition.index) * (4 * np.prod(plan.samples.shape) + 8)
+    place, stored = plan.partition.places
+    data = len(stored) * 4 * np.prod(plan.samples.shape) + 8 * len(place)
     d = plan.model.dimension * 4
     rows = 16 if config.train.cohort == "auto" else int(config.train.cohort)
     vectors = clients_here * (1 + state_vectors) + rows * (4 if config.train.momentum else 3)

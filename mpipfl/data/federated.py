@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -37,27 +37,35 @@ class Split(Section):
     """Each client's own division into training, validation and test data."""
 
     validation: Share = Field(default=0.1, description="Share of validation samples; at least one if not 0.")
-    test: Share = Field(default=0.2, description="Share of test samples; at least one if not 0.")
+    test: Literal["official"] | Share = Field(
+        default=0.2,
+        description="Share of test samples, at least one if not 0; or official: the source's own test samples of the "
+        "client's classes (subclasses, users), shared with the other clients that have these. All others are train.",
+    )
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> Split:
-        if self.validation + self.test >= 1:
+        if self.validation + self.own_test >= 1:
             raise ValueError(
-                f"validation + test is {self.validation + self.test:g}; it must be less than 1, the rest is train"
+                f"validation + test is {self.validation + self.own_test:g}; it must be less than 1, the rest is train"
             )
         return self
 
     @property
+    def own_test(self) -> float:
+        """The share of a client's own samples that it is tested on."""
+        return 0.0 if self.test == "official" else self.test
+
+    @property
     def floor(self) -> int:
         """The least samples that make every part non-empty."""
-        return 1 + (self.validation > 0) + (self.test > 0)
+        return 1 + (self.validation > 0) + (self.own_test > 0)
 
     def sizes(self, totals: np.ndarray) -> np.ndarray:
         """(M, 3) samples for train, validation and test; totals of at least `floor` leave none empty."""
-        parts = [
-            np.maximum(np.rint(totals * share).astype(np.int64), share > 0) for share in (self.validation, self.test)
-        ]
-        for part in sorted((0, 1), key=lambda part: -(self.validation, self.test)[part]):
+        shares = (self.validation, self.own_test)
+        parts = [np.maximum(np.rint(totals * share).astype(np.int64), share > 0) for share in shares]
+        for part in sorted((0, 1), key=lambda part: -shares[part]):
             # Rounding up may have taken the last training sample of a tiny client: the greater part returns it.
             missing = np.maximum(1 - (totals - parts[0] - parts[1]), 0)
             parts[part] = parts[part] - np.minimum(missing, np.maximum(parts[part] - 1, 0))
@@ -118,6 +126,14 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
     if data.samples is not None and data.samples < len(samples):
         chosen = np.sort(generator(seed, "subset").permutation(len(samples))[: data.samples])
     floor = data.split.floor
+    official = np.empty(0, np.int64)
+    if data.split.test == "official":
+        if samples.is_test is None or not samples.is_test[chosen].any():
+            raise DataError(
+                f"data.split.test=official: the source {data.source.kind} has no test samples of its own. Give a share "
+                f"of each client's samples, for instance data.split.test=0.2."
+            )
+        official, chosen = chosen[samples.is_test[chosen]], chosen[~samples.is_test[chosen]]
     pool = samples.pool(chosen)
     shares = data.partition.divide(pool, data.clients, seed, floor)
     totals = np.array([len(share) for share in shares], np.int64)
@@ -132,6 +148,13 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
         assert pool.users is not None
         for client, share in enumerate(shuffled):
             shuffled[client], sizes[client] = by_user(share, pool.users[share], sizes[client])
+    index = [chosen[share] for share in shuffled]
+    if len(official):
+        mark = marks(data.partition, samples)
+        tests = [official[np.isin(mark[official], mark[own])] for own in index]
+        index = [np.concatenate([own, test]) for own, test in zip(index, tests, strict=True)]
+        sizes[:, 2] = [len(test) for test in tests]
+        totals = sizes.sum(1)
     ends = np.cumsum(totals)
     bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(sizes, 1)])
     group = data.shift.group(data.clients)
@@ -140,12 +163,20 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
     permutations = [data.shift.permutation(own, samples.classes, seed) for own in range(len(rotation))]
     names = None if permutations[0] is None else np.stack([own for own in permutations if own is not None])
     return Partition(
-        index=chosen[np.concatenate(shuffled)].astype(np.int64),
+        index=np.concatenate(index).astype(np.int64),
         bounds=bounds.astype(np.int64),
         group=group,
         rotation=rotation[group],
         permutation=None if names is None else names[group],
     )
+
+
+def marks(partition: Division, samples: Samples) -> np.ndarray:
+    """What a partition goes by: each sample's user, subclass or class."""
+    own = {"natural": samples.users, "pooled": samples.users, "superclasses": samples.subclasses}
+    mark = own.get(partition.kind, samples.labels)
+    assert mark is not None  # the partition has refused such a source
+    return mark
 
 
 def by_user(share: np.ndarray, users: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -166,10 +197,13 @@ def by_user(share: np.ndarray, users: np.ndarray, sizes: np.ndarray) -> tuple[np
 def fill(
     samples: Samples, partition: Partition, clients: Iterable[int] | np.ndarray, x_out: np.ndarray, y_out: np.ndarray
 ) -> None:
-    """Write the clients' samples into their rows of x_out (T, *shape) and y_out (T,), as the clients see them."""
+    """Write the clients' samples, as the clients see them, into their places in x_out (partition.places) and their
+    labels into y_out (T,). A sample that several clients share is written by the first of them."""
+    _, stored = partition.places
     for client in clients:
         start, end = partition.bounds[client, [0, 3]]
-        indices = partition.index[start:end]
-        x_out[start:end] = turned(samples.read(indices, int(client)), int(partition.rotation[client]))
-        labels = samples.labels[indices]
+        first, last = np.searchsorted(stored, [start, end])
+        pictures = samples.read(partition.index[stored[first:last]], int(client))
+        x_out[first:last] = turned(pictures, int(partition.rotation[client]))
+        labels = samples.labels[partition.index[start:end]]
         y_out[start:end] = labels if partition.permutation is None else partition.permutation[client][labels]

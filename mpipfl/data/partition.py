@@ -21,7 +21,8 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """All clients' sample indices in one array, client by client, and in each train, validation, test."""
+    """All clients' sample indices in one array, client by client, and in each train, validation, test. Training and
+    validation samples are one client's only; official test samples may be several clients'."""
 
     index: np.ndarray  # (T,) int64 into the source's samples
     bounds: np.ndarray  # (M, 4) int64: start, end of train, end of validation, end
@@ -52,6 +53,19 @@ class Partition:
     def training(self) -> np.ndarray:
         """The indices of all clients' training samples."""
         return np.concatenate([self.index[start:end] for start, end in self.bounds[:, :2]])
+
+    @cached_property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each entry of `index` is stored (T,), and which entry is stored at each place: a test sample that
+        several clients see alike has one place, in the order of first appearance."""
+        if np.bincount(self.index, minlength=1).max() <= 1:
+            return np.arange(len(self.index)), np.arange(len(self.index))
+        seen = self.index * 4 + np.repeat(self.rotation // 90, np.diff(self.bounds[:, ::3])[:, 0])
+        _, first, place = np.unique(seen, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        return number[place], first[order]
 
     @cached_property
     def digest(self) -> str:
