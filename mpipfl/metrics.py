@@ -19,11 +19,12 @@ def over_clients(values: np.ndarray, n_test: np.ndarray, n_train: np.ndarray) ->
     std       sqrt(Σ_k (a_k - mean)^2 / M)     worst     min_k a_k
     worst10   mean of the ceil(M / 10) least accuracies
     top10     mean accuracy of the ceil(M / 10) clients with most training samples (ties by client order)
+    least10   the same for those with fewest training samples
     """
     there = ~np.isnan(values)
     a, n = values[there], n_test[there]
     if not len(a):
-        return dict.fromkeys(("mean", "weighted", "std", "worst", "worst10", "top10"), float("nan"))
+        return dict.fromkeys(("mean", "weighted", "std", "worst", "worst10", "top10", "least10"), float("nan"))
     tenth = -(-len(a) // 10)
     return {
         "mean": mean(a),
@@ -32,6 +33,7 @@ def over_clients(values: np.ndarray, n_test: np.ndarray, n_train: np.ndarray) ->
         "worst": float(a.min()),
         "worst10": float(np.sort(a)[:tenth].mean()),
         "top10": float(a[np.argsort(-n_train[there], kind="stable")[:tenth]].mean()),
+        "least10": float(a[np.argsort(n_train[there], kind="stable")[:tenth]].mean()),
     }
 
 

@@ -53,6 +53,7 @@ ACCURACIES = {
     "weighted": ("last", "accuracy_weighted"),
     "worst 10 %": ("last", "accuracy_worst10"),
     "top 10 % by samples": ("last", "accuracy_top10"),
+    "least 10 % by samples": ("last", "accuracy_least10"),
     "best on validation": ("best", "accuracy_mean"),
 }
 ERRORS = {"last": ("last", "error_mean")}

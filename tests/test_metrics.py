@@ -34,6 +34,7 @@ def test_by_hand() -> None:
         "worst": 0.0,
         "worst10": 0.0,
         "top10": 0.0,  # the third client has most training samples
+        "least10": 0.5,  # the first has fewest
     }
 
 
@@ -43,7 +44,7 @@ def test_a_client_without_data_is_left_out() -> None:
     got = figures(some, n_test, n_train)
     assert got == figures([0.2, 0.6], [10, 30], [5, 1])
     assert got["weighted"] == pytest.approx(0.5)
-    assert got["top10"] == pytest.approx(0.2)
+    assert got["top10"] == pytest.approx(0.2) and got["least10"] == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(("clients", "tenth"), [(1, 1), (10, 1), (11, 2), (20, 2), (100, 10)])
@@ -52,17 +53,19 @@ def test_a_tenth_is_rounded_up(clients: int, tenth: int) -> None:
     got = over_clients(values, np.ones(clients), np.round(1000 * values))
     assert got["worst10"] == pytest.approx(np.arange(tenth).mean() / clients)
     assert got["top10"] == pytest.approx(np.arange(clients - tenth, clients).mean() / clients)
+    assert got["least10"] == pytest.approx(np.arange(tenth).mean() / clients)
 
 
 def test_ties_for_the_top_go_by_client() -> None:
     values = np.linspace(0, 1, 20)
-    assert over_clients(values, np.ones(20), np.full(20, 7))["top10"] == pytest.approx(values[:2].mean())
+    got = over_clients(values, np.ones(20), np.full(20, 7))
+    assert got["top10"] == got["least10"] == pytest.approx(values[:2].mean())
 
 
 @pytest.mark.parametrize("values", [[], [NAN], [NAN, NAN]])
 def test_nobody_has_data(values: list[float]) -> None:
     got = figures(values, [1] * len(values), [1] * len(values))
-    assert list(got) == ["mean", "weighted", "std", "worst", "worst10", "top10"]
+    assert list(got) == ["mean", "weighted", "std", "worst", "worst10", "top10", "least10"]
     assert all(math.isnan(v) for v in got.values())
     assert math.isnan(mean(np.array(values)))
 

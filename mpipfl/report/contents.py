@@ -57,6 +57,7 @@ def results(comparison: Comparison) -> Table:
     figures = {
         "mean": "accuracy_mean", "weighted": "accuracy_weighted", "worst client": "accuracy_worst",
         "worst 10 %": "accuracy_worst10", "top 10 % by samples": "accuracy_top10",
+        "least 10 % by samples": "accuracy_least10",
     }  # fmt: skip
     columns = [METHOD, Column("model"), Column("runs", 0), *(Column(name, 1, "high", 100) for name in figures),
                Column("std over clients", 1, "low", 100), Column("best on validation", 1, "high", 100),
