@@ -112,11 +112,12 @@ class Data(Section):
         return self.source.open(self.folder, seed, self.clients, self.samples)
 
 
-def divide(data: Data, samples: Samples, seed: int) -> Partition:
-    """Who gets which samples for which part, and how each client sees them: a function of its arguments alone."""
-    chosen = np.arange(len(samples))
-    if data.samples is not None and data.samples < len(samples):
-        chosen = np.sort(generator(seed, "subset").permutation(len(samples))[: data.samples])
+def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = None) -> Partition:
+    """Who gets which samples (`among` these, or all) for which part, and how each client sees them: a function of its
+    arguments alone."""
+    chosen = np.arange(len(samples)) if among is None else among
+    if data.samples is not None and data.samples < len(chosen):
+        chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples])]
     floor = data.split.floor
     pool = samples.pool(chosen)
     shares = data.partition.divide(pool, data.clients, seed, floor)
@@ -170,6 +171,8 @@ def fill(
     for client in clients:
         start, end = partition.bounds[client, [0, 3]]
         indices = partition.index[start:end]
-        x_out[start:end] = turned(samples.read(indices, int(client)), int(partition.rotation[client]))
+        x_out[start:end] = turned(
+            samples.read(indices, samples.first_client + int(client)), int(partition.rotation[client])
+        )
         labels = samples.labels[indices]
         y_out[start:end] = labels if partition.permutation is None else partition.permutation[client][labels]
