@@ -185,9 +185,14 @@ class Experiment:
         with self.telemetry.phase("evaluate"):
             self.fl.begin(self.round, np.arange(self.clients), self.home)
             rows = self.states.take(self.hosted)
-            scores = evaluate(self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.plan.samples.best)
+            found = evaluate(
+                self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.plan.samples.classes,
+                self.plan.samples.best, last=self.round == self.config.all_rounds,
+            )  # fmt: skip
         if self.comm.is_server:
-            self.history.append(self.round, scores)
+            self.history.append(self.round, found.scores)
+            for group, values in found.samples.items():
+                self.history.keep_own(group, values)
 
     def save(self) -> None:
         """A checkpoint and the histories; a failure to write is said, and training goes on."""
