@@ -47,7 +47,8 @@ def experiment(work: Workload, **settings: Any) -> tuple[Config, world.Plan]:
     partition = Partition(np.arange(len(y)), bounds, nothing, nothing)
     samples = from_parts([x.numpy()], [y.numpy()], CLASSES)
     model = Batched(work.network(), work.shape)
-    return config, world.Plan(samples, partition, model, model.initial(), world.work_of(config, partition.n_train))
+    theta, costs = model.initial(), world.work_of(config, partition.n_train)
+    return config, world.Plan(samples, partition, model, theta, costs, config.algorithm)
 
 
 def peak() -> float:

@@ -62,13 +62,14 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     now = comm.gather(np.array([psutil.Process().memory_info().rss / 1e6]))  # libraries, the source's arrays
     facts = world.facts(config, made)
     theta = facts.start(0)
-    server, client = config.algorithm.server(theta, facts), config.algorithm.client(theta, facts)
+    server, client = made.method.server(theta, facts), made.method.client(theta, facts)
     down = sum(t.numel() * t.element_size() for t in server)
     up = sum(t.numel() for t in server) * (8 if config.reduce == "exact" else 4)
     vectors = sum(t.numel() for t in client) / d
     closing = f" and {config.algorithm.closing_rounds} closing ones" if config.algorithm.closing_rounds else ""
+    come = "" if config.newcomers is None else f", newcomers of {config.newcomers.run}"
     lines = [
-        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds{closing}",
+        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds{closing}{come}",
         f"data       {len(made.partition.index):,} samples of {made.samples.shape}, {made.samples.classes} classes; "
         f"{len(n)} clients in {facts.groups} group(s)",
         f"per client train {n.min()}-{n.max()} (median {int(np.median(n))}), validation "
@@ -95,8 +96,9 @@ def start(config: Config, made: world.Plan, comm: Comm, width: int, device: torc
     if rows is None:
         return ""
     where = gpus(np.concatenate(rows)[comm.workers]) or f"cpu, {config.threads} thread(s) each"
+    whose = "clients" if config.newcomers is None else f"newcomers of {config.newcomers.run}"
     return (
-        f"{config.name}: {config.algorithm.kind}, {config.data.clients} clients, {config.model.kind} "
+        f"{config.name}: {config.algorithm.kind}, {config.data.clients} {whose}, {config.model.kind} "
         f"({made.model.dimension:,} parameters), {len(comm.workers)} worker(s) on {where}, cohorts of {width}; "
         f"{comm.library()}"
     )

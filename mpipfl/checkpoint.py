@@ -139,6 +139,20 @@ def read(folder: Path, round: int, server: Any, states: States) -> tuple[Any, di
     return type(server)(*fields), history
 
 
+def server(folder: Path, round: int, kind: type[Any]) -> Any:
+    """A whole checkpoint's server state alone, a NamedTuple of this kind."""
+    with h5py.File(path_of(folder, round), "r") as file:
+        return kind(*(torch.from_numpy(np.asarray(file[f"server/{name}"][...])) for name in kind._fields))
+
+
+def rows(folder: Path, round: int, kind: type[Any]) -> Iterator[Any]:
+    """A whole checkpoint's clients, one after the other, each a NamedTuple of this kind."""
+    with h5py.File(path_of(folder, round), "r") as file:
+        fields = [file[f"clients/{name}"] for name in kind._fields]
+        for client in range(len(fields[0]) if fields else 0):
+            yield kind(*(torch.from_numpy(np.asarray(field[client])) for field in fields))
+
+
 def config_of(folder: Path, round: int) -> str:
     with h5py.File(path_of(folder, round), "r") as file:
         return str(file.attrs["config"])

@@ -55,6 +55,7 @@ class Score(NamedTuple):
 
     accuracy: Tensor  # (m), float64
     loss: Tensor  # (m), float64
+    said: Tensor  # the class each sample is taken for (m, longest), int32; -1 behind a client's last one
 
 
 class Cohort:
@@ -183,26 +184,52 @@ class Cohort:
     def evaluate(self, theta: Tensor, part: str = "test") -> Score:
         """Accuracy and mean loss of theta (m, d) or (d) on each client's own data."""
 
-        out = self.empty(2, dtype=torch.float64)
+        out, longest = self.empty(2, dtype=torch.float64), self.store.longest(part)
+        said = self.empty(longest, dtype=torch.int32)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts = self.model.split(self._take(theta, rows))
+            parts, place = self.model.split(self._take(theta, rows)), self._at(rows)
             total = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.device)
-            for step in feed:
+            for number, step in enumerate(feed):
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
                 losses = self.model.loss(logits.flatten(0, 1), step.y.flatten()).view_as(step.y)
-                right = (logits.argmax(2) == step.y).to(torch.float64)
+                taken = logits.argmax(2)
+                right = (taken == step.y).to(torch.float64)
                 sums = torch.stack([(right * step.weight).sum(1), (losses.double() * step.weight).sum(1)], 1)
                 total[: step.active] += sums[: step.active]
-            out[self._at(rows)] = total
+                write(said, place[: step.active], number, taken.int())
+            out[place] = total
 
         with torch.no_grad():
             self._sweep(run, part)
         samples = torch.from_numpy(self.store.part(part, self.clients)[1]).to(self.device)
+        said[torch.arange(longest, device=self.device) >= samples[:, None]] = -1
         right, losses = (out / samples[:, None]).unbind(1)  # 0 / 0 is NaN
         if self.model.loss is not cross_entropy:
             right = torch.full_like(right, torch.nan)  # no classes, nothing to hit
-        return Score(right, losses)
+        return Score(right, losses, said)
+
+    def margin(self, theta: Tensor, part: str = "test") -> Tensor:
+        """Of two classes, the second's logit over the first's, for each sample (m, longest); what is behind a client's
+        last one means nothing."""
+        out = self.empty(self.store.longest(part))
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
+            parts, place = self.model.split(self._take(theta, rows)), self._at(rows)
+            for number, step in enumerate(feed):
+                logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
+                write(out, place[: step.active], number, logits[..., 1] - logits[..., 0])
+
+        with torch.no_grad():
+            self._sweep(run, part)
+        return out
+
+    def labels(self, part: str = "test") -> Tensor:
+        """Each client's labels (m, longest), -1 behind the last one."""
+        start, samples = self.store.part(part, self.clients)
+        place = np.arange(self.store.longest(part))
+        index = torch.from_numpy(np.where(place < samples[:, None], start[:, None] + place, -1)).to(self.device)
+        return torch.where(index >= 0, self.store.y[index.clamp(min=0)], -1)
 
     # ------------------------------------------------------------------ who and how much
 
@@ -341,6 +368,13 @@ class Cohort:
             for s in range(end - begin):
                 yield Step(active, x[s], y[s], w[s])
             begin = end
+
+
+def write(out: Tensor, rows: Tensor, number: int, values: Tensor) -> None:
+    """Put a sweep's values for its bite of this number (K, size) into the rows' columns."""
+    size = values.shape[1]
+    columns = slice(number * size, min((number + 1) * size, out.shape[1]))
+    out[rows, columns] = values[: len(rows), : columns.stop - columns.start]
 
 
 def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:

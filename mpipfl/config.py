@@ -40,7 +40,7 @@ class Train(Section):
 
     @model_validator(mode="after")
     def _one_length(self) -> Train:
-        if self.steps is not None and "epochs" in self.model_fields_set:
+        if self.steps is not None and self.epochs != self.__class__.model_fields["epochs"].default:
             raise ValueError(f"give steps={self.steps} or epochs={self.epochs}, not both")
         return self
 
@@ -56,7 +56,7 @@ class Participation(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Participation:
-        if self.probability is not None and "fraction" in self.model_fields_set:
+        if self.probability is not None and self.fraction != self.__class__.model_fields["fraction"].default:
             raise ValueError(f"give probability={self.probability} or fraction={self.fraction}, not both")
         return self
 
@@ -74,6 +74,12 @@ class Checkpoint(Section):
     keep: Count = Field(3, description="how many of the newest stay, besides round 0")
 
 
+class Newcomers(Section):
+    """The finished run that newcomers come to"""
+
+    run: Path = Field(description="its folder")
+
+
 class Config(Section):
     """A whole experiment"""
 
@@ -88,6 +94,9 @@ class Config(Section):
     algorithm: Method = Field(description="the method and its own parameters")
     evaluate: Evaluate = Field(Evaluate(), description="when to evaluate")
     checkpoint: Checkpoint = Field(Checkpoint(), description="when to write the state")
+    newcomers: Newcomers | None = Field(
+        None, description="the clients are newcomers of a finished run, {run: PATH}; made by --personalize"
+    )
     reduce: Literal["exact", "fast"] = Field(
         "exact", description="exact: same bits at any rank count; fast: plain sums"
     )
@@ -127,6 +136,8 @@ class Config(Section):
             del values[key]
         if not self.algorithm.closing_rounds:
             del values["rounds"]
+        if self.newcomers is None:
+            del values["newcomers"]
         del values["train"]["cohort"]
         del values["data"]["root"]
         return values

@@ -2,23 +2,40 @@
 
 `global` is the model the server makes, `personal` the one a client would use. Where a method makes no personal models,
 its clients use the global one, and the personal figures are the global ones; where it makes no global model, the
-global figures are NaN. Test data is only ever reported; choices are made on validation data. Where the source knows the
-best models, `error` is the mean |theta - best| over their coordinates.
+global figures are NaN. Test data is only ever reported; choices are made on validation data. Precision, recall and F1
+are macro averages over each client's test data. Where the source knows the best models, `error` is the mean
+|theta - best| over their coordinates.
+
+The last evaluation also keeps, where it is small enough, what single samples were taken for: `confusion/<kind>`
+(clients, true class, predicted class), and with two classes `scores/<kind>`, the probability of the second one for each
+test sample, beside `scores/label` (-1 and NaN behind a client's last sample).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .algorithms import Algorithm
-from .cohort import Cohort
+from .cohort import Cohort, Score
+from .elementwise import sigmoid
 from .federation import Federation
+from .metrics import macro
+from .models.batched import cross_entropy
 
 PARTS = {"test": "", "validation": "validation_"}
+MARKS = ("precision", "recall", "f1")
+SMALL = 1 << 21  # numbers of all clients
+
+
+class Found(NamedTuple):
+    """An evaluation on rank 0; nothing elsewhere."""
+
+    scores: dict[str, np.ndarray]  # a number per client (M) by `<kind>/<name>`
+    samples: dict[str, dict[str, np.ndarray]]  # what the last evaluation keeps, by group and name
 
 
 def evaluate(
@@ -27,29 +44,68 @@ def evaluate(
     clients: Any,
     cohort: Cohort,
     fl: Federation,
+    classes: int,
     best: dict[str, np.ndarray] | None = None,
-) -> dict[str, np.ndarray]:
-    """Accuracy and loss of every client (M) by name, on rank 0 (empty elsewhere)."""
+    last: bool = False,
+) -> Found:
+    """Every client's figures; every rank must call."""
     made = algorithm.models(server, clients, cohort)
-    names, columns = [], []
-    for part, prefix in PARTS.items():
-        general = scores(cohort, made.globally, part)
-        personal = general if made.personal is None else scores(cohort, made.personal, part)
-        for kind, (accuracy, loss) in (("personal", personal), ("global", general)):
-            names += [f"{kind}/{prefix}accuracy", f"{kind}/{prefix}loss"]
-            columns += [accuracy, loss]
-    for kind, theta in (("personal", made.personal), ("global", made.globally)):
-        theta = made.globally if theta is None else theta
-        if best is not None and theta is not None:
-            truth = torch.from_numpy(best[kind][cohort.clients]).to(theta.device)
-            names.append(f"{kind}/error")
-            columns.append((theta.double() - truth).abs().mean(1))
-    table = fl.table(torch.stack(columns, 1))
-    return {} if table is None else {name: table[:, i].copy() for i, name in enumerate(names)}
+    models = {kind: m for kind, m in (("personal", made.personal), ("global", made.globally)) if m is not None}
+    scored = {(kind, part): cohort.evaluate(theta, part) for kind, theta in models.items() for part in PARTS}
+    labels, missing = cohort.labels(), torch.full_like(cohort.n_train, torch.nan)
+    by_classes = cohort.model.loss is cross_entropy
+    marks = {kind: by_class(labels, scored[kind, "test"].said, classes) for kind in models if by_classes}
+
+    columns: dict[str, Tensor] = {}
+    for kind, used in (("personal", "personal" if "personal" in models else "global"), ("global", "global")):
+        for part, prefix in PARTS.items():
+            score = scored.get((used, part))
+            columns[f"{kind}/{prefix}accuracy"] = missing if score is None else score.accuracy
+            columns[f"{kind}/{prefix}loss"] = missing if score is None else score.loss
+        for name in MARKS if by_classes else ():
+            columns[f"{kind}/{name}"] = marks[used][name] if used in marks else missing
+        if best is not None and used in models:
+            truth = torch.from_numpy(best[kind][cohort.clients]).to(missing.device)
+            columns[f"{kind}/error"] = (models[used].double() - truth).abs().mean(1)
+    table = fl.table(torch.stack(list(columns.values()), 1))
+    scores = {} if table is None else {name: table[:, i].copy() for i, name in enumerate(columns)}
+    return Found(scores, of_samples(labels, models, scored, cohort, classes, fl) if last and by_classes else {})
 
 
-def scores(cohort: Cohort, theta: Tensor | None, part: str) -> tuple[Tensor, Tensor]:
-    if theta is None:
-        missing = torch.full((len(cohort),), torch.nan, dtype=torch.float64, device=cohort.device)
-        return missing, missing
-    return cohort.evaluate(theta, part)
+def by_class(labels: Tensor, said: Tensor, classes: int) -> dict[str, Tensor]:
+    """Macro precision, recall and F1 (m) of each client."""
+    counts = [counted(one, classes).cpu().numpy() for one in (labels.where(labels == said, -1), labels, said)]
+    return {name: torch.from_numpy(value).to(labels.device) for name, value in macro(*counts).items()}
+
+
+def counted(value: Tensor, classes: int) -> Tensor:
+    """How often each of 0 .. classes - 1 is in each row (m, classes); anything else is not counted."""
+    place = torch.where((value >= 0) & (value < classes), value, classes).long()
+    place += torch.arange(len(value), device=value.device)[:, None] * (classes + 1)
+    return torch.bincount(place.flatten(), minlength=len(value) * (classes + 1)).view(len(value), classes + 1)[
+        :, :classes
+    ]
+
+
+def of_samples(
+    labels: Tensor,
+    models: dict[str, Tensor],
+    scored: dict[tuple[str, str], Score],
+    cohort: Cohort,
+    classes: int,
+    fl: Federation,
+) -> dict[str, dict[str, np.ndarray]]:
+    """Confusion matrices, and scores of two classes, where they are small enough."""
+    kept: dict[str, dict[str, np.ndarray]] = {"confusion": {}, "scores": {}}
+    if fl.population * classes**2 <= SMALL:
+        for kind in models:
+            said = scored[kind, "test"].said
+            pair = torch.where((labels >= 0) & (said < classes), labels * classes + said, -1)
+            table = fl.table(counted(pair, classes**2).view(len(pair), classes, classes))
+            kept["confusion"] |= {} if table is None else {kind: table.astype(np.int32)}
+    if classes == 2 and fl.population * labels.shape[1] <= SMALL:
+        values = {kind: sigmoid(cohort.margin(theta)).where(labels >= 0, torch.nan) for kind, theta in models.items()}
+        for name, value in (values | {"label": labels}).items():
+            table = fl.table(value)
+            kept["scores"] |= {} if table is None else {name: table.astype(np.float32)}
+    return kept

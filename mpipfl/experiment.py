@@ -39,7 +39,7 @@ class Experiment:
         self.telemetry = Telemetry()
         self.device = world.device(config, comm)
         self.store = world.store(plan, comm, self.device)
-        self.method = config.algorithm
+        self.method = plan.method
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
         self.fl.rounds = config.rounds
@@ -104,7 +104,9 @@ class Experiment:
         return 0
 
     def warm_up(self) -> None:
-        """Rounds of FedAvg before the first, where the method is to have them."""
+        """What comes before round 0: rounds of FedAvg, where the method is to have them; newcomers' arrival."""
+        if self.config.newcomers is not None:
+            self.prepare()
         warm = self.method.warm_start
         if warm is not None and warm.rounds is not None:
             self.report.say(f"warm start: {warm.rounds} rounds of fedavg")
@@ -183,9 +185,14 @@ class Experiment:
         with self.telemetry.phase("evaluate"):
             self.fl.begin(self.round, np.arange(self.clients), self.home)
             rows = self.states.take(self.hosted)
-            scores = evaluate(self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.plan.samples.best)
+            found = evaluate(
+                self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.plan.samples.classes,
+                self.plan.samples.best, last=self.round == self.config.all_rounds,
+            )  # fmt: skip
         if self.comm.is_server:
-            self.history.append(self.round, scores)
+            self.history.append(self.round, found.scores)
+            for group, values in found.samples.items():
+                self.history.keep_own(group, values)
 
     def save(self) -> None:
         """A checkpoint and the histories; a failure to write is said, and training goes on."""
@@ -208,7 +215,7 @@ class Experiment:
         if not self.comm.is_server:
             return ""
         row = self.history.row(-1)
-        kinds = [k for k in ("global", "personal") if getattr(self.method, f"learns_{k}ly")]
+        kinds = [k for k in ("global", "personal") if getattr(self.config.algorithm, f"learns_{k}ly")]
         if f"{kinds[0]}_error_mean" in row:
             return "  ".join(f"{k} error {row[f'{k}_error_mean']:.4g}" for k in kinds)
         return "  ".join(f"{k} {100 * row[f'{k}_accuracy_mean']:.1f} %" for k in kinds)

@@ -28,7 +28,9 @@ class History:
     def append(self, round: int, values: dict[str, np.ndarray]) -> None:
         self.series["round"].append(np.asarray(round))
         for name, value in values.items():
-            self.series.setdefault(name, []).append(value)
+            rows = self.series.setdefault(name, [])
+            missing = len(self.series["round"]) - 1 - len(rows)  # a checkpoint may be older than a series
+            rows += [np.full_like(value, np.nan)] * missing + [value]
 
     def append_own(self, method: str, round: int, values: dict[str, np.ndarray | None]) -> None:
         """A method's own series, one row for each round it trained, beside their rounds: `<method>/<name>`."""
@@ -55,8 +57,8 @@ class History:
         for kind in KINDS:
             accuracy = over_clients(self.series[f"{kind}/accuracy"][index], self.n_test, self.n_train)
             figures |= {f"{kind}_accuracy_{name}": value for name, value in accuracy.items()}
-            for name in ("loss", "validation_accuracy", "validation_loss", "error"):
-                if name != "error" or f"{kind}/error" in self.series:
+            for name in ("loss", "validation_accuracy", "validation_loss", "precision", "recall", "f1", "error"):
+                if f"{kind}/{name}" in self.series:
                     figures[f"{kind}_{name}_mean"] = mean(self.series[f"{kind}/{name}"][index])
         return figures
 

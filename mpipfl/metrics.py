@@ -108,22 +108,19 @@ def fairness_apart(qoi: np.ndarray) -> dict[str, dict[str, float | None]]:
 # ---------------------------------------------------------------------- one client's samples
 
 
-def macro(confusion: np.ndarray) -> dict[str, float | None]:
-    """Precision, recall and F1, averaged over classes with equal weight, from a confusion matrix C (row: true class,
-    column: predicted class).
+def macro(hit: np.ndarray, true: np.ndarray, said: np.ndarray) -> dict[str, np.ndarray]:
+    """Precision, recall and F1, averaged over classes with equal weight, from counts (..., classes) of the samples that
+    are of a class and taken for it, that are of it, and that are taken for it. With a confusion matrix C (row: true
+    class, column: predicted class) these are C_cc, Σ_p C_cp and Σ_r C_rc.
 
-    precision_c = C_cc / Σ_r C_rc      recall_c = C_cc / Σ_p C_cp      F1_c = 2 C_cc / (Σ_r C_rc + Σ_p C_cp)
+    precision_c = hit_c / said_c      recall_c = hit_c / true_c      F1_c = 2 hit_c / (true_c + said_c)
 
-    Over the classes that occur, as truth or as prediction; 0 / 0 counts as 0 there. None without samples.
+    Over the classes that occur, as truth or as prediction; 0 / 0 counts as 0 there. NaN without samples.
     """
-    hit, true, said = confusion.diagonal().astype(float), confusion.sum(1).astype(float), confusion.sum(0).astype(float)
-    there = (true > 0) | (said > 0)
-    if not there.any():
-        return dict.fromkeys(("precision", "recall", "f1"))
+    occur = ((true > 0) | (said > 0)).sum(-1)
     parts = {"precision": (hit, said), "recall": (hit, true), "f1": (2 * hit, true + said)}
-    return {
-        name: float((above[there] / np.maximum(below[there], 1e-300)).mean()) for name, (above, below) in parts.items()
-    }
+    with np.errstate(invalid="ignore"):
+        return {name: (above / np.maximum(below, 1)).sum(-1) / occur for name, (above, below) in parts.items()}
 
 
 class FalseAccepts(NamedTuple):

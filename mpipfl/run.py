@@ -7,11 +7,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from . import catalogue, launch, process
+from . import catalogue, launch, newcomers, process
 from .comm import Comm
 from .config import Config, load
 from .errors import ConfigError, UserError
@@ -29,6 +30,8 @@ EPILOG = """examples:
   python -m mpipfl.run configs/quickstart.yaml -n 9                   the same with mpirun's settings made for you
   ... algorithm=fedprox algorithm.mu=0.1 name=prox train.lr=0.05      any key of the file by its path
   ... --resume                                                        go on from the newest good checkpoint
+  python -m mpipfl.run --personalize RUN data.clients=10              newcomers of a finished run, with samples that its
+                                                                      clients did not have
 
 exit codes: 0 finished, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 results not saved, 75 stopped by a
 signal after writing a checkpoint (SIGTERM, SIGUSR1), 1 anything else"""
@@ -42,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings that replace the file's")
     parser.add_argument("--resume", action="store_true", help="go on from the newest good checkpoint of this run")
     parser.add_argument("--overwrite", action="store_true", help="replace a run of the same name")
+    parser.add_argument(
+        "--personalize", type=Path, metavar="RUN", help="what a finished run's models give newcomers; no CONFIG then"
+    )
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
     parser.add_argument("--list", action="store_true", help="every method, model, source, partition and shift")
     parser.add_argument("--keys", action="store_true", help="every key of the configuration with its default")
@@ -59,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if comm.is_server:
             print(catalogue.listing() if options.list else catalogue.keys())
         return 0
-    if options.config is None:
+    if options.config is None and options.personalize is None:
         if comm.is_server:
             parser().print_usage(sys.stderr)
             print("mpipfl: name a configuration, for instance configs/quickstart.yaml", file=sys.stderr)
@@ -67,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     experiment: Experiment | None = None
     try:
         process.tune(1)
-        config: Config = together(comm, lambda: load(options.config, options.overrides))
+        config: Config = together(comm, lambda: configuration(options))
         process.tune(config.threads)
         together(comm, lambda: device(config, comm))
         made = in_turn(comm, lambda: plan(config))
@@ -88,6 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         complain(comm, error, experiment)
         comm.abort(error.code if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def configuration(options: argparse.Namespace) -> Config:
+    """What the command line asks for."""
+    if options.personalize is None:
+        return load(options.config, options.overrides)
+    words = [] if options.config is None else [options.config]
+    return newcomers.settings(options.personalize, [*words, *options.overrides])
 
 
 def prepare(

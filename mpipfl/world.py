@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from . import schedule
-from .algorithms import Facts
+from .algorithms import Algorithm, Facts
 from .cohort import SWEEP, Cohort, Store, steps_of
 from .comm import Comm, choose_device
 from .config import Config
@@ -18,6 +18,7 @@ from .data.partition import Partition
 from .data.samples import Samples
 from .errors import ConfigError
 from .models import Batched, build
+from .newcomers import Newcomers, Origin
 from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
@@ -33,13 +34,21 @@ class Plan(NamedTuple):
     model: Batched
     theta: torch.Tensor  # (d) what training begins with
     work: np.ndarray  # (M) training samples a round costs each client, with batches filled up
+    method: Algorithm  # the configuration's, or what of it is for newcomers
 
 
 def plan(config: Config) -> Plan:
     """Open the data, divide it, build the network. Raises the user's mistakes."""
-    samples = config.data.open(config.seed)
-    partition = divide(config.data, samples, config.seed)
-    samples = samples.fitted(partition.training)
+    method: Algorithm = config.algorithm
+    if config.newcomers is None:
+        samples = config.data.open(config.seed)
+        partition = divide(config.data, samples, config.seed)
+        samples = samples.fitted(partition.training)
+    else:
+        origin = Origin(config.newcomers.run)
+        origin.admit(config)
+        samples, partition = origin.divide(config)
+        method = Newcomers.of(config, origin)
     model, warm = network(config, samples), config.algorithm.warm_start
     if config.algorithm.needs_head and not model.head:
         raise ConfigError(
@@ -48,7 +57,7 @@ def plan(config: Config) -> Plan:
         )
     run = None if warm is None else warm.run
     theta = model.initial() if run is None else model_of_run(run, model.dimension)
-    return Plan(samples, partition, model, theta, work_of(config, partition.n_train))
+    return Plan(samples, partition, model, theta, work_of(config, partition.n_train), method)
 
 
 def facts(config: Config, plan: Plan) -> Facts:

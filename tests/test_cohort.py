@@ -491,10 +491,11 @@ def everything(cohort: Cohort, bench: Bench) -> Tensor:
     """All a cohort computes, one row per client."""
     rows = torch.from_numpy(cohort.clients)
     theta = bench.theta[rows]
-    scores = [s for part in PARTS for s in cohort.evaluate(theta, part)]
+    scores = [s for part in PARTS for s in cohort.evaluate(theta, part)[:2]]
+    said = torch.cat([cohort.evaluate(theta, part).said for part in PARTS], 1)
     moved = cohort.descend(theta, pull=(0.1, bench.anchor[rows]), epochs=2)
     chosen = [np.array(CHOSEN[client], dtype=np.int64) for client in cohort.clients]
-    return torch.cat([moved, cohort.grad(theta), cohort.mean_grad(theta, chosen), torch.stack(scores, 1)], 1)
+    return torch.cat([moved, cohort.grad(theta), cohort.mean_grad(theta, chosen), torch.stack(scores, 1), said], 1)
 
 
 @pytest.fixture

@@ -176,6 +176,12 @@ def test_a_dumped_configuration_reads_back(name: str, tmp_path: Path) -> None:
     assert load(tmp_path / "dumped.yaml") == original
 
 
+def test_steps_and_a_probability_read_back(tmp_path: Path) -> None:
+    original = config({"algorithm": "fedavg", "train.steps": 3, "participation": {"probability": 0.3}}, tmp_path)
+    (tmp_path / "dumped.yaml").write_text(dump(original))
+    assert load(tmp_path / "dumped.yaml") == original
+
+
 @pytest.mark.parametrize("path", sorted((PROJECT / "configs").glob("*.yaml")), ids=lambda path: path.name)
 def test_shipped_configurations_are_right(path: Path) -> None:
     assert load(path).name == path.stem

@@ -35,9 +35,10 @@ def test_command(command: str, tmp_path: Path, request: pytest.FixtureRequest) -
         command = f"{command} data.root={request.getfixturevalue('real_data')}"
     trains = ".yaml" in command and "--dry-run" not in command
     command = f"{command} {SHORT}" if trains else command
-    before = f"python -m mpipfl.run configs/quickstart.yaml {SHORT} name=quickstart_before\n"
+    name = "quickstart" if "--personalize" in command else "quickstart_before"
+    before = f"python -m mpipfl.run configs/quickstart.yaml {SHORT} name={name}\n"
     script = f"set -e\ncd {tmp_path}\nln -s {PROJECT}/configs {PROJECT}/jobs .\n" + (
-        before if "report" in command else ""
+        before if "report" in command or "--personalize" in command else ""
     )
     done = subprocess.run(
         ["bash", "-c", f"source {PROJECT}/jobs/env.sh\n{script}{command}"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -40,6 +40,13 @@ class Models(NamedTuple):
 
     globally: Tensor | None
     personal: Tensor | None
+
+
+class Past(NamedTuple):
+    """What newcomers may know of the finished run that they come to."""
+
+    servers: Iterable[tuple[int, Any]]  # rounds whose server's state was kept, with it; the last round is the last
+    clients: Iterable[Any]  # the clients' last states, one after the other
 
 
 class Traffic(NamedTuple):
@@ -100,6 +107,18 @@ class Algorithm(Section):
     def closing_rounds(self) -> int:
         """Rounds of all clients after those of the configuration."""
         return 0
+
+    def arrive(self, server: Any, clients: Any, past: Past, cohort: Cohort, fl: Federation) -> tuple[Any, Any]:
+        """What newcomers of a finished run begin with: `server` is as the run left it, `clients` are before training.
+        Without a say of the method's own they begin as all clients did."""
+        return server, clients
+
+    def newcomer(self, server: Any, clients: Any, cohort: Cohort, fl: Federation) -> Any:
+        """A round of newcomers: their new rows. Each trains by itself, the server's state stays as it is.
+
+        A method whose clients keep nothing has nothing to do here: what `models` says is what a newcomer gets. One
+        whose clients keep something must say how a newcomer comes by it, or it cannot have any."""
+        return clients
 
     def findings(self, server: Any, clients: Any) -> dict[str, Tensor]:
         """What of the clients' last states goes into history.h5: a number or short row for each."""

@@ -13,7 +13,8 @@ greatest |Σ p_i Δ_i| of any round so far (the paper suggests a tenth for eps1)
 split stays in the part with the round's first client: the paper has all clients in every round.
 
 Each client's cluster is in history.h5, round by round: the tree of splits. The cluster's model counts as the global one
-of its clients.
+of its clients. A newcomer joins the cluster whose model has the least loss on its training data: the updates by which
+the paper would send it down the tree are not kept.
 
 Reference: Sattler, Müller, Samek: Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization
 under Privacy Constraints, IEEE TNNLS 2020 (algorithms 1 and 3).
@@ -28,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, Natural, NonNegative
-from .base import Algorithm, Facts, Models, Nothing, Traffic
+from .base import Algorithm, Facts, Models, Nothing, Past, Traffic
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -98,6 +99,14 @@ class CFL(Algorithm):
                     cluster[everyone[rows[apart]]], parent[count] = count, c
                     count += 1
         return Server(server.theta, cluster, torch.tensor(count, device=cluster.device), peak), parent
+
+    def arrive(
+        self, server: Server, clients: Nothing, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Server, Nothing]:
+        loss = torch.stack([cohort.loss(theta) for theta in server.theta[: int(server.clusters)]], 1)
+        cluster = fl.gather(loss.argmin(1))
+        fl.tell(joined=cluster)
+        return server._replace(cluster=cluster), clients
 
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[server.cluster[cohort.clients]], personal=None)

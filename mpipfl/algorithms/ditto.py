@@ -4,7 +4,7 @@
     v_k    <- v_k - eta (∇F_k(v_k) + lambda (v_k - theta))                    (1), by its own steps
 
 The personal model is pulled towards the global model that the round began with. `lambda` = 0 is `local`. Global is
-theta, personal are the v_k, which stay at their clients.
+theta, personal are the v_k, which stay at their clients. A newcomer's v_k begins at theta, and goes on by (1).
 
 Reference: Li, Hu, Beirami, Smith: Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021
 (algorithm 1). Its default weights are the samples' (the global objective is the user's choice there).
@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, NonNegative
-from .base import Facts, Models, Nothing
+from .base import Facts, Models, Nothing, Past
 from .fedavg import FedAvg, Server
 
 if TYPE_CHECKING:
@@ -42,9 +42,21 @@ class Ditto(FedAvg):
         return Client(theta)
 
     def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:  # type: ignore[override]
-        v = cohort.descend(clients.v, pull=(self.lam, server.theta), steps=self.personal_steps)
+        v = self.personal(server, clients, cohort)
         server, _ = super().round(server, Nothing(), cohort, fl)
         return server, Client(v)
+
+    def personal(self, server: Server, clients: Client, cohort: Cohort) -> Tensor:
+        """v_k after its own steps (1)"""
+        return cohort.descend(clients.v, pull=(self.lam, server.theta), steps=self.personal_steps)
+
+    def arrive(
+        self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Server, Client]:
+        return server, Client(server.theta.expand_as(clients.v))
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        return Client(self.personal(server, clients, cohort))
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:  # type: ignore[override]
         return Models(globally=server.theta, personal=clients.v)

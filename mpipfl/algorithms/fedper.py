@@ -4,7 +4,7 @@
     b          = Σ_k n_k b_k / Σ_k n_k
 
 The head is the last linear layer; it never leaves its client. Everything is personal: base and own head. A network that
-is all head (logistic regression) makes this `local`.
+is all head (logistic regression) makes this `local`. A newcomer trains a new head on the base as it is.
 
 Reference: Arivazhagan, Aggarwal, Singh, Choudhary: Federated Learning with Personalization Layers, 2019 (algorithms 1
 and 2, with one personal layer).
@@ -55,6 +55,14 @@ class FedPer(Algorithm):
     def train(self, theta: Tensor, cohort: Cohort) -> Tensor:
         """Each client's local training of base and head."""
         return cohort.descend(theta)
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        theta = self.train_head(cohort.unite(server.base, clients.head), cohort)
+        return Client(cohort.divide(theta)[1])
+
+    def train_head(self, theta: Tensor, cohort: Cohort) -> Tensor:
+        """The head alone, under which the base stays."""
+        return cohort.descend(theta, only="head")
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=None, personal=cohort.unite(server.base, clients.head))

@@ -4,7 +4,8 @@
     b_k <- SGD over b only, `base_epochs` passes            under the new head
     b    = mean of the b_k
 
-The head is the last linear layer; it never leaves its client. Everything is personal.
+The head is the last linear layer; it never leaves its client. Everything is personal. A newcomer fits a new head to the
+base as it is.
 
 Reference: Collins, Hassani, Mokhtari, Shakkottai: Exploiting Shared Representations for Personalized Federated
 Learning, ICML 2021 (algorithm 1).
@@ -33,5 +34,7 @@ class FedRep(FedPer):
     base_epochs: Count | None = Field(None, description="passes for the base; train.epochs or train.steps without it")
 
     def train(self, theta: Tensor, cohort: Cohort) -> Tensor:
-        theta = cohort.descend(theta, only="head", epochs=self.head_epochs, stream="head batches")
-        return cohort.descend(theta, only="base", epochs=self.base_epochs)
+        return cohort.descend(self.train_head(theta, cohort), only="base", epochs=self.base_epochs)
+
+    def train_head(self, theta: Tensor, cohort: Cohort) -> Tensor:
+        return cohort.descend(theta, only="head", epochs=self.head_epochs, stream="head batches")

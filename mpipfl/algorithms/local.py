@@ -2,7 +2,8 @@
 
     theta_k = SGD(theta_k, F_k)
 
-Everything is personal; there is no global model. The floor under every personalized method.
+Everything is personal; there is no global model. The floor under every personalized method. A newcomer does the same,
+from the initial model.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class Local(Algorithm):
         return Client(theta)
 
     def round(self, server: Nothing, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Nothing, Client]:
-        return server, Client(cohort.descend(clients.theta))
+        return server, self.newcomer(server, clients, cohort, fl)
+
+    def newcomer(self, server: Nothing, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        return Client(cohort.descend(clients.theta))
 
     def models(self, server: Nothing, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=None, personal=clients.theta)

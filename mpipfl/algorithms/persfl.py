@@ -21,6 +21,8 @@ softened outputs, the gradients with respect to the student's logits are
 
 The published figures of PersFL and PersFL-GD differ, so their code cannot have had both as forward.
 
+A newcomer of a finished run picks its teacher among the stored global models, on its validation data, and distils it.
+
 Personal are the students (in stage 1 the teachers), global is FedAvg's model. A student is trained wherever a worker
 has room: the grid is shared out over all ranks.
 
@@ -38,7 +40,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, NonNegative, Positive
-from .base import Facts, Models, Nothing
+from .base import Facts, Models, Nothing, Past
 from .fedavg import FedAvg, Server
 
 if TYPE_CHECKING:
@@ -100,6 +102,16 @@ class PersFL(FedAvg):
         if fl.round == fl.rounds + 1:  # who was not in the last round looks at its model now
             clients = self.taught(server, clients, cohort, fl.rounds)
         return server, self.distilled(clients, cohort, fl)
+
+    def arrive(  # type: ignore[override]
+        self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Server, Client]:
+        for round, kept in past.servers:
+            clients = self.taught(kept, clients, cohort, round)
+        return server, clients
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:  # type: ignore[override]
+        return self.distilled(clients, cohort, fl) if fl.round > fl.rounds else clients
 
     def taught(self, server: Server, clients: Client, cohort: Cohort, round: int) -> Client:
         """The teachers after a look at this round's model. Who cannot judge, without validation data, takes it."""

@@ -10,9 +10,9 @@ copy p_i of p, both from the old values (algorithm 1):
     p   <- (1 - beta) p + beta mean_i p_i                                on (mu, rho)
 
 Both are reported by their means: personal mu_i, global mu. The personal distribution stays at its client from round to
-round. Noise is keyed by (seed, round, client, step). eta is `train.lr`; `train.momentum` is not used. The authors' code
-takes Adam for all four (`optimizer: adam`, with its moments zero at the start of each round); the paper says gradient
-steps, the default.
+round; a newcomer's begins at p, which stays its prior. Noise is keyed by (seed, round, client, step). eta is
+`train.lr`; `train.momentum` is not used. The authors' code takes Adam for all four (`optimizer: adam`, with its moments
+zero at the start of each round); the paper says gradient steps, the default.
 
 Reference: Zhang, Li, Li, Guo, Shao: Personalized Federated Learning via Variational Bayesian Inference, ICML 2022.
 """
@@ -30,7 +30,7 @@ from torch import Tensor
 from ..descent import adam
 from ..elementwise import sigmoid, softplus
 from ..section import NonNegative, Number, Positive
-from .base import Algorithm, Facts, Models, Traffic, col
+from .base import Algorithm, Facts, Models, Past, Traffic, col
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -62,8 +62,13 @@ class PFedBayes(Algorithm):
         return Gaussian(theta, torch.full_like(theta, self.rho))
 
     def round(self, server: Gaussian, clients: Gaussian, cohort: Cohort, fl: Federation) -> tuple[Gaussian, Gaussian]:
+        q, p = self.train(server, clients, cohort, self.global_lr or cohort.train.lr)
+        return fl.aggregate(self.average, server, mu=p.mu, rho=p.rho, n=torch.ones_like(cohort.n_train)), q
+
+    def train(self, server: Gaussian, clients: Gaussian, cohort: Cohort, global_lr: float) -> tuple[Gaussian, Gaussian]:
+        """q_i and p_i after the local steps"""
         eta = cohort.train.lr
-        rates = (eta, eta, self.global_lr or eta, self.global_lr or eta)
+        rates = (eta, eta, global_lr, global_lr)
         weight = col(self.zeta / cohort.n_train).float()
 
         def local(mu: Tensor, rho: Tensor, mu_p: Tensor, rho_p: Tensor, *more: Any) -> tuple[Tensor, ...]:
@@ -84,8 +89,15 @@ class PFedBayes(Algorithm):
 
         moments = [torch.zeros_like(server.mu)] * (8 if self.optimizer == "adam" else 0)  # means, then squares
         mu, rho, mu_p, rho_p, *_ = cohort.iterate(local, (*clients, *server, *moments, weight))
-        one = torch.ones_like(cohort.n_train)
-        return fl.aggregate(self.average, server, mu=mu_p, rho=rho_p, n=one), Gaussian(mu, rho)
+        return Gaussian(mu, rho), Gaussian(mu_p, rho_p)
+
+    def arrive(
+        self, server: Gaussian, clients: Gaussian, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Gaussian, Gaussian]:
+        return server, Gaussian(server.mu.expand_as(clients.mu), server.rho.expand_as(clients.rho))
+
+    def newcomer(self, server: Gaussian, clients: Gaussian, cohort: Cohort, fl: Federation) -> Gaussian:
+        return self.train(server, clients, cohort, global_lr=0.0)[0]
 
     def average(self, p: Gaussian, sums: Any) -> Gaussian:
         mean = Gaussian(sums.mu / sums.n, sums.rho / sums.n)

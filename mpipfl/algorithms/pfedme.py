@@ -6,7 +6,7 @@
 
 Personal are the theta_i (never the w_i, which some implementations report), global is the server's w. The inner steps
 go on from the last theta_i of the round; the first starts at w. R is `train.steps` or `train.epochs`, eta `train.lr`;
-`train.momentum` is not used.
+`train.momentum` is not used. A newcomer has the theta_i of w_i = w: (7) on one batch after the other, and w stays.
 
 Reference: T Dinh, Tran, Nguyen: Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020 (algorithm 1).
 """
@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, NonNegative, Positive
-from .base import Algorithm, Facts, Models
+from .base import Algorithm, Facts, Models, Past
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -56,13 +56,29 @@ class PFedMe(Algorithm):
         eta = cohort.train.lr
 
         def local(theta: Tensor, w: Tensor, batch: MiniBatch) -> tuple[Tensor, Tensor]:
-            for _ in range(self.inner_steps):
-                theta = theta - self.personal_lr * (batch.grad(theta) + self.lam * (theta - w))  # (7)
+            theta = self.solve(theta, w, batch)
             return theta, w - eta * self.lam * (w - theta)  # (8)
 
         theta, w = cohort.iterate(local, (server.w, server.w))
         n = cohort.counted(self.weights)
         return fl.aggregate(self.average, server, w=(n, w), n=n), Client(theta)
+
+    def solve(self, theta: Tensor, w: Tensor, batch: MiniBatch) -> Tensor:
+        """theta_i(w) (7)"""
+        for _ in range(self.inner_steps):
+            theta = theta - self.personal_lr * (batch.grad(theta) + self.lam * (theta - w))
+        return theta
+
+    def arrive(
+        self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Server, Client]:
+        return server, Client(server.w.expand_as(clients.theta))
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        def local(theta: Tensor, batch: MiniBatch) -> tuple[Tensor]:
+            return (self.solve(theta, server.w, batch),)
+
+        return Client(*cohort.iterate(local, (clients.theta,)))
 
     def average(self, server: Server, sums: Any) -> Server:
         return Server((1 - self.beta) * server.w + self.beta * (sums.w / sums.n))

@@ -15,9 +15,10 @@ and the server takes, over the clients that report,
     KL = Σ log(rho / sigma) + (sigma² + (mu - w)²) / (2 rho²) - 1/2
 
 Personal are theta and mu_j, global are theta and w, both tested by their means. In a client's first round rho_j² is
-`rho2`. sigma and rho² are kept above 1e-6 and 1e-8 (`guarded` counts the coordinates at that bound). The gradient of
-(10) grows with n_j, Adam (`head_optimizer`) does not mind; its moments are zero at the start of each round. The paper's
-stragglers are `participation: {probability: 0.1, train: all}`.
+`rho2`. A newcomer trains a head of its own under the prior N(w, rho_j² I), from mu_j = w, on the base as it is. sigma
+and rho² are kept above 1e-6 and 1e-8 (`guarded` counts the coordinates at that bound). The gradient of (10) grows with
+n_j, Adam (`head_optimizer`) does not mind; its moments are zero at the start of each round. The paper's stragglers are
+`participation: {probability: 0.1, train: all}`.
 
 `confidence` says what the server weighs by: `both` terms of (8), the `uncertainty` Tr Sigma_j, the `deviation`
 |mu_j - w|² alone, or `none`. With the likelihood summed over a client's samples, much data can take mu_j far from w, so
@@ -39,7 +40,7 @@ from torch import Tensor
 from ..descent import adam
 from ..elementwise import sigmoid, softplus, softplus_inverse
 from ..section import Count, Positive
-from .base import Algorithm, Facts, Models, col
+from .base import Algorithm, Facts, Models, Past, col
 from .uncertainty import squared
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class PFedVEM(Algorithm):
         d = server.w.numel()
         trace = squared(deviations(clients.pi))
         deviation = squared(clients.mu - server.w)
-        rho2 = torch.where(clients.seen, (trace + deviation) / d, self.rho2).clamp(min=LEAST_RHO2)  # (8)
+        rho2 = self.prior(server, clients)
         tau = 1 / rho2
         mu, pi = self.train_head(server, clients, rho2, cohort)
         theta = self.train_base(server.theta, mu, pi, cohort)
@@ -102,6 +103,20 @@ class PFedVEM(Algorithm):
         fl.record(tau=tau, trace=trace, deviation=deviation, weight=weight, guarded=guarded)
         new = Client(mu, pi, torch.ones_like(clients.seen))
         return fl.aggregate(average, server, theta=(n, theta), n=n, w=(weight, mu), tau=weight), new
+
+    def prior(self, server: Server, clients: Client) -> Tensor:
+        """rho_j² (8)"""
+        found = (squared(deviations(clients.pi)) + squared(clients.mu - server.w)) / server.w.numel()
+        return torch.where(clients.seen, found, self.rho2).clamp(min=LEAST_RHO2)
+
+    def arrive(
+        self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Server, Client]:
+        return server, clients._replace(mu=server.w.expand_as(clients.mu))
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        mu, pi = self.train_head(server, clients, self.prior(server, clients), cohort)
+        return Client(mu, pi, torch.ones_like(clients.seen))
 
     def train_head(self, server: Server, clients: Client, rho2: Tensor, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """q_j by (10), the base as it came"""

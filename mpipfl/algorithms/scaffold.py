@@ -7,7 +7,8 @@
 
 Everything is global; a client keeps its control variate. With all c = 0 and one local step this is FedAvg. Local steps
 are plain SGD as in the paper, because (4) reads the mean gradient off the way from x to y_i: `train.momentum` is not
-used. With `participation.train: all`, clients that do not report keep their variates.
+used. With `participation.train: all`, clients that do not report keep their variates. A newcomer uses the global model;
+a variate would be of use only in rounds with the others.
 
 Reference: Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled Averaging for Federated
 Learning, ICML 2020 (algorithm 1).
@@ -64,6 +65,9 @@ class Scaffold(Algorithm):
 
         n = cohort.counted(self.weights)
         return fl.aggregate(update, server, y=(n, y), n=n, c=moved - clients.c), Client(moved)
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        return clients
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=server.theta, personal=None)

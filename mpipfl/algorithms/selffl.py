@@ -31,6 +31,9 @@ tiny sigma_0², that makes l = 1, that makes tinier moves. `collapsed` in histor
 **Clusters** (`level: cluster`): the server keeps each cluster's latest mean, and averages over all clusters in each
 round, those without an active client too: theta_c = Σ_{m in c} w_m theta_m / Σ w_m, with the mean of its w_m as weight.
 Clusters are the data's groups, or `clusters` classes of equal size by w_m as last heard.
+
+**A newcomer** starts from theta in each of its rounds, as there is nothing of it in theta that (10) could remove, and
+trains l steps by (8), where the others are the run's clients.
 """
 
 from __future__ import annotations
@@ -118,6 +121,13 @@ class SelfFL(Algorithm):
         short = (steps == 1) & (rule == BY_EQUATION)
         fl.tell(sigma2_0=server.sigma2_0, collapsed=fl.share(short.double()) / max(1, len(fl.everyone)))
         return server, clients
+
+    def newcomer(self, server: Server, clients: Any, cohort: Cohort, fl: Federation) -> Any:
+        sigma2, known = self.uncertainties(clients, cohort, fl)
+        steps, rule = self.lengths(sigma2, known, server.w.sum().expand_as(sigma2), cohort)
+        theta = cohort.descend(server.theta, steps=steps.cpu().numpy())
+        fl.record(sigma2_m=sigma2, steps=steps, rule_used=rule)
+        return self.keep(clients, theta, cohort)[0]
 
     # ------------------------------------------------------------------ at the clients
 

@@ -24,6 +24,9 @@ scaled to sum to 1 over the active ones, and a stream of whose weight they have 
 A variance below a millionth of the clients' median (one part, identical samples) counts as so much; weights that are
 nearly the identity or nearly FedAvg's are remarked upon.
 
+A newcomer gets the stream whose model has the least loss on its training data; where every client has a stream of its
+own, one of their models.
+
 Reference: Mestoukirdi, Zecchin, Gesbert, Li: User-Centric Federated Learning: Trading off Wireless Resources for
 Personalization, 2023.
 """
@@ -39,7 +42,7 @@ from torch import Tensor
 
 from ..section import Count, Natural, NonNegative
 from . import streams
-from .base import Algorithm, Facts, Models, Traffic, col
+from .base import Algorithm, Facts, Models, Past, Traffic, col
 from .parts import Variance
 from .streams import Found
 from .uncertainty import squared
@@ -161,6 +164,22 @@ class UCFL(Algorithm):
     def streams_of(self, server: Server, cohort: Cohort) -> Tensor:
         """Each client's stream's model (m, d)"""
         return server.theta[server.cluster[cohort.clients]]
+
+    def arrive(
+        self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
+    ) -> tuple[Server, Client]:
+        streams = server.theta if len(server.row) else (old.theta for old in past.clients)
+        theta, least, nearest = clients.theta, torch.full_like(cohort.n_train, torch.inf), cohort.n_train.long() * 0
+        for k, stream in enumerate(streams):
+            loss = cohort.loss(stream)
+            nearer = loss < least
+            theta, least = torch.where(col(nearer), stream, theta), torch.where(nearer, loss, least)
+            nearest = torch.where(nearer, k, nearest)
+        fl.tell(nearest=fl.gather(nearest))
+        return server._replace(row=server.row[:0], theta=server.theta[:0]), Client(theta)
+
+    def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
+        return clients
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
         own = len(server.row) == 0

@@ -81,7 +81,8 @@ class Data(Section):
     )
     samples: Count | None = Field(
         default=None,
-        description="Use at most so many samples, chosen by the seed; generated sources make exactly so many.",
+        description="Use at most so many samples, besides official test samples, chosen by the seed; generated sources "
+        "make exactly so many.",
     )
     clients: Count = Field(default=20, description="Number of clients.")
     partition: Division = Field(default=Iid(), description="How samples are divided over clients.")
@@ -120,20 +121,21 @@ class Data(Section):
         return self.source.open(self.folder, seed, self.clients, self.samples)
 
 
-def divide(data: Data, samples: Samples, seed: int) -> Partition:
-    """Who gets which samples for which part, and how each client sees them: a function of its arguments alone."""
-    chosen = np.arange(len(samples))
-    if data.samples is not None and data.samples < len(samples):
-        chosen = np.sort(generator(seed, "subset").permutation(len(samples))[: data.samples])
-    floor = data.split.floor
+def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = None) -> Partition:
+    """Who gets which samples (`among` these, or all) for which part, and how each client sees them: a function of its
+    arguments alone."""
+    chosen = np.arange(len(samples)) if among is None else among
     official = np.empty(0, np.int64)
     if data.split.test == "official":
-        if samples.is_test is None or not samples.is_test[chosen].any():
+        if samples.is_test is None or not samples.is_test.any():
             raise DataError(
                 f"data.split.test=official: the source {data.source.kind} has no test samples of its own. Give a share "
                 f"of each client's samples, for instance data.split.test=0.2."
             )
-        official, chosen = chosen[samples.is_test[chosen]], chosen[~samples.is_test[chosen]]
+        official, chosen = np.flatnonzero(samples.is_test), chosen[~samples.is_test[chosen]]
+    if data.samples is not None and data.samples < len(chosen):
+        chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples])]
+    floor = data.split.floor
     pool = samples.pool(chosen)
     shares = data.partition.divide(pool, data.clients, seed, floor)
     totals = np.array([len(share) for share in shares], np.int64)
@@ -203,7 +205,7 @@ def fill(
     for client in clients:
         start, end = partition.bounds[client, [0, 3]]
         first, last = np.searchsorted(stored, [start, end])
-        pictures = samples.read(partition.index[stored[first:last]], int(client))
+        pictures = samples.read(partition.index[stored[first:last]], samples.first_client + int(client))
         x_out[first:last] = turned(pictures, int(partition.rotation[client]))
         labels = samples.labels[partition.index[start:end]]
         y_out[start:end] = labels if partition.permutation is None else partition.permutation[client][labels]

@@ -34,6 +34,7 @@ class Samples:
     is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
     vocabulary: Vocabulary | None = None  # what token ids stand for
     best: dict[str, np.ndarray] | None = None  # the best models by kind, by user, where they are known
+    first_client: int = 0  # the number that client 0 has for the source; newcomers come after a run's clients
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -17,7 +17,8 @@ import numpy as np
 from ..metrics import improvement, quantum_of_improvement
 from .runs import ReportError, Run
 
-PLAIN = ("name", "seed", "output", "device", "threads", "train.cohort", "data.root", "data.source.download")
+PLAIN = ("name", "seed", "output", "device", "threads", "train.cohort", "data.root", "data.source.download",
+         "newcomers.run")  # fmt: skip
 NOT_DATA = ("data.root", "data.source.download")
 LONGEST = 40  # characters of a label
 

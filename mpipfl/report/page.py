@@ -47,6 +47,8 @@ def head(comparison: Comparison) -> str:
              *(f"{name} {shown(data[key])}" for name, key in
                (("data", "data.source.kind"), ("clients", "data.clients"), ("partition", "data.partition.kind"),
                 ("shift", "data.shift.kind"), ("model", "model.kind")) if data.get(key) is not None)]  # fmt: skip
+    came_to = sorted({str(run.settings["newcomers.run"]) for run in comparison.runs if "newcomers.run" in run.settings})
+    facts += [f"newcomers of {', '.join(came_to)}"] if came_to else []
     notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
     common = "".join(f"<dt>{escape(k)}</dt><dd>{escape(shown(v))}</dd>" for k, v in data.items())
     return "\n".join([

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpipfl import world
+from mpipfl import newcomers, world
 from mpipfl.comm import Comm
 from mpipfl.config import check
 from mpipfl.data.federated import Data, divide
@@ -134,3 +134,20 @@ def test_the_same_bits_at_any_rank_count(comm: Comm, alone: Comm, together_path:
     together = train(experiment(file, together_path / "together"), comm)
     if comm.is_server:
         assert differing(together, train(experiment(file, together_path / "alone"), alone)) == []
+
+
+def test_newcomers_learn_from_samples_nobody_had_and_are_tested_on_the_official_ones(file: Path, tmp_path: Path):
+    config = experiment(file, tmp_path)
+    few = config.model_copy(update={"data": config.data.model_copy(update={"samples": 200})})
+    train(few, Comm())
+    before = Partition.read(few.folder / "partition.h5")
+    settings = newcomers.settings(few.folder, ["data.clients=4", "data.partition={kind: iid}"])
+    train(settings, Comm())
+    partition = Partition.read(settings.folder / "partition.h5")
+    learned = [
+        np.concatenate([np.concatenate(parts_of(p, c)[:2]) for c in range(p.clients)]) for p in (before, partition)
+    ]
+    assert len(learned[0]) == 200 and len(learned[1]) == round(200 / 6 * 4)
+    assert not np.isin(learned[1], learned[0]).any() and max(learned[1]) < 400
+    for client in range(4):  # all five classes each
+        np.testing.assert_array_equal(parts_of(partition, client)[2], np.arange(400, 500))
