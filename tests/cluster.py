@@ -84,7 +84,7 @@ class Cluster:
         """Until all the job's tasks have ended, or until something holds of them; then what Slurm knows of them.
         A task that waits to be started again does not have to wait for long."""
         limit = time.monotonic() + PATIENCE
-        while not all(ended(task) if until is None else until(task) for task in (tasks := self.show(job))):
+        while not all(map(until or ended, tasks := self.show(job))):
             hopeless = until is not None and all(map(ended, tasks))
             assert time.monotonic() < limit and not hopeless, f"{tasks}\n{self.output(job)}"
             for task in tasks:

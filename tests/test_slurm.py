@@ -103,12 +103,11 @@ def test_signal_time_limit_and_preemption(cluster: Cluster, tmp_path: Path, monk
     cluster.said("scontrol", "update", f"jobid={job}", "TimeLimit=30")
     slurm.until(lambda: cluster.output(job).count("resuming from") == 2, "the run does not go on")
     urgent = cluster.sbatch("--partition=urgent", "--nodes=5", "--exclusive", "--wrap=true")
-    cluster.wait(urgent)
+    assert cluster.wait(urgent)[0]["JobState"] == "COMPLETED"  # it takes all nodes
     held.unlink()
     (task,) = cluster.wait(job)
     said = cluster.output(job)
     assert (task["JobState"], task["Restarts"]) == ("COMPLETED", "3"), said
-    assert task["PreemptTime"] != "None"
     assert said.count("stopped by a signal after round") == 3
     assert said.count("stopped with code 75 after Slurm's signal; it waits in the queue again") == 3
     assert main([str(written(tmp_path / "alone", **settings))]) == 0
@@ -118,19 +117,14 @@ def test_signal_time_limit_and_preemption(cluster: Cluster, tmp_path: Path, monk
 @real
 def test_a_cancelled_job_does_not_come_back(cluster: Cluster, tmp_path: Path) -> None:
     """Although its ranks say that they were stopped; a job that fails of itself is not tried again either."""
-    trap = next(
-        line for line in (slurm.PROJECT / "slurm/array.sbatch").read_text().splitlines() if line.startswith("trap")
-    )
-    script = (
-        "#!/bin/bash\nSLURM_NTASKS_PER_NODE=1\n{}\nsource slurm/site.sh\nsource slurm/job.sh\nrequeued bash -c '{}'\n"
-    )
+    script = (slurm.PROJECT / "slurm/preemptible.sbatch").read_text()
+    *head, last_line = script.splitlines()
+    assert last_line == 'requeued on_ranks python -m mpipfl.run "$@" --resume'
+    commands = {"waits": "trap 'exit 75' USR1 TERM; echo up; while sleep 0.1; do :; done", "fails": "exit 4"}
     jobs = []
-    for name, command in (
-        ("waits", 'trap "exit 75" USR1 TERM; echo up; while sleep 0.1; do :; done'),
-        ("fails", "exit 4"),
-    ):
-        (tmp_path / name).write_text(script.format(trap, command))
-        jobs.append(cluster.sbatch("--requeue", tmp_path / name))
+    for name, command in commands.items():
+        (tmp_path / name).write_text("\n".join([*head, f'requeued bash -c "{command}"']))
+        jobs.append(cluster.sbatch(*TWO_TASKS, tmp_path / name))
     slurm.until(lambda: "up" in cluster.output(jobs[0]), "the job does not start")
     cluster.said("scancel", jobs[0])
     states = [cluster.wait(job)[0] for job in jobs]
