@@ -8,6 +8,7 @@ holds a hash of all that follows, so that a flipped bit anywhere is found; any H
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ def write(
         exhaust(rows)
         return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # not the run's folder: what is missing there could not be made good
         with whole(path) as temporary:
             with hdf5(temporary, USER_BLOCK) as file:
                 file.attrs.update(round=round, config=config)
@@ -108,10 +109,8 @@ def fault(path: Path) -> str | None:
 
 def newest(folder: Path) -> tuple[int | None, list[str]]:
     """The newest whole checkpoint's round, and a line for each damaged one that was passed over."""
-    found = folder / "checkpoints"
-    rounds = sorted((int(m[1]) for p in found.glob("round_*.h5") if (m := NAME.match(p.name))), reverse=True)
     passed: list[str] = []
-    for round in rounds:
+    for round in reversed(rounds(folder)):
         problem = fault(path_of(folder, round))
         if problem is None:
             return round, passed
@@ -158,12 +157,14 @@ def config_of(folder: Path, round: int) -> str:
         return str(file.attrs["config"])
 
 
-def prune(folder: Path, keep: int, newest: int) -> None:
-    """Leave the newest `keep` checkpoints up to this round, and round 0. Later ones are damaged: a run would have
-    gone on from there."""
+def prune(folder: Path, keep: int, newest: int, keep_every: int = 0) -> None:
+    """Leave the newest `keep` checkpoints up to this round, those of every `keep_every`-th round, and round 0. Later
+    ones are damaged: a run would have gone on from there."""
     for round in [r for r in rounds(folder) if 0 < r <= newest][:-keep]:
-        path_of(folder, round).unlink(missing_ok=True)
+        if not (keep_every and round % keep_every == 0):
+            path_of(folder, round).unlink(missing_ok=True)
 
 
 def rounds(folder: Path) -> list[int]:
-    return sorted(int(m[1]) for p in (folder / "checkpoints").glob("round_*.h5") if (m := NAME.match(p.name)))
+    found = folder / "checkpoints"
+    return sorted(int(m[1]) for name in (os.listdir(found) if found.is_dir() else ()) if (m := NAME.match(name)))

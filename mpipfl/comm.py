@@ -241,3 +241,8 @@ class Comm:
     def library(self) -> str:
         """The MPI library in use, in a few words."""
         return " ".join(MPI.Get_library_version().split("\n")[0].split(",")[0].strip("\x00").split())
+
+    def built_for(self) -> str:
+        """The MPI that mpi4py was compiled with."""
+        name, version = MPI.get_vendor()
+        return f"{name} {'.'.join(map(str, version))}"

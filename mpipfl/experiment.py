@@ -203,7 +203,8 @@ class Experiment:
                     self.folder.path, self.round, self.server, self.states, arrays, self.config.digest, self.comm
                 )
                 if self.comm.is_server:
-                    checkpoint.prune(self.folder.path, self.config.checkpoint.keep, self.round)
+                    kept = self.config.checkpoint
+                    checkpoint.prune(self.folder.path, kept.keep, self.round, kept.keep_every)
                     self.history.write(self.folder.path)
                     self.folder.saved = True
             except (checkpoint.CheckpointError, OSError) as error:

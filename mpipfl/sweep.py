@@ -18,6 +18,7 @@ A study is a base configuration, axes of named settings, and seeds; every combin
 
 Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
 those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds.
+On a Slurm cluster, --slurm submits them as a job array (see slurm/README.md).
 """
 
 from __future__ import annotations
@@ -40,12 +41,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from .config import load, read
+from . import array, launch
+from .config import load, nearest, read
 from .errors import ConfigError, UserError
 from .experiment import INTERRUPTED
 from .history import KINDS
-from .launch import environment, mpirun
+from .lock import BusyError
 from .section import Count, Natural, Section
+
+Job = subprocess.Popen[bytes]
 
 # column -> which round's row of summary.json, and what of it
 ACCURACIES = {
@@ -156,19 +160,22 @@ def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
             yield point
 
 
-def run(point: Point) -> bool:
+def run(point: Point, running: set[Job]) -> bool:
     """One run, from where it is to its end; what it says goes into its folder. Whether it went well."""
     point.folder.mkdir(parents=True, exist_ok=True)
-    launcher = [mpirun(), "-np", str(point.study.ranks)] if point.study.ranks > 1 else []
-    command = [*launcher, sys.executable, "-m", "mpipfl.run", str(point.study.base), *point.overrides, "--resume"]
+    command = [sys.executable, "-m", "mpipfl.run", str(point.study.base), *point.overrides, "--resume"]
     (point.folder / "failed.txt").unlink(missing_ok=True)
     with open(point.folder / "output.txt", "ab") as output:
-        code = subprocess.run(
-            command, env=environment() | {"MPIPFL_PROGRESS": "lines"}, stdout=output, stderr=output
-        ).returncode
-    if code == INTERRUPTED:
+        job = subprocess.Popen(
+            [*launch.launcher(point.study.ranks), *command],
+            env=launch.environment() | {"MPIPFL_PROGRESS": "lines"}, stdout=output, stderr=output,
+        )  # fmt: skip
+        running.add(job)
+        code = job.wait()
+        running.discard(job)
+    if code in (INTERRUPTED, -signal.SIGUSR1):
         raise KeyboardInterrupt
-    if code:
+    if code and code != BusyError.code:  # somebody else is at it: neither done nor failed
         said = (point.folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
         reasons = [line for line in said if line.startswith("mpipfl:")] or said
         (point.folder / "failed.txt").write_text(f"exit code {code}: {(reasons or [''])[-1]}\n", encoding="utf-8")
@@ -176,22 +183,46 @@ def run(point: Point) -> bool:
 
 
 def run_all(todo: Sequence[Point], side_by_side: int) -> bool:
-    """All runs, some at a time; False where an interruption ended that."""
+    """All runs, some at a time; False where an interruption ended that. Signals that ask for an end are passed on."""
+    running: set[Job] = set()
+    asked = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal asked
+        for job in list(running):
+            job.send_signal(signal.SIGUSR1)
+        if not asked:
+            asked = True
+            raise KeyboardInterrupt
 
     def one(point: Point) -> str:
         start = time.perf_counter()
-        ended = "done" if run(point) else f"FAILED, see {point.folder / 'failed.txt'}"
+        ended = "done" if run(point, running) else f"FAILED, see {point.folder / 'failed.txt'}"
         return f"{point.name}: {ended} ({time.perf_counter() - start:.0f} s)"
 
+    for asking in (signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(asking, stop)
     with ThreadPoolExecutor(side_by_side) as pool:
-        running = [pool.submit(one, point) for point in todo]
+        results = [pool.submit(one, point) for point in todo]
         try:
-            for number, future in enumerate(as_completed(running), 1):
+            for number, future in enumerate(as_completed(results), 1):
                 print(f"{number}/{len(todo)} {future.result()}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             return False
     return True
+
+
+def submit(study: Path, overrides: Sequence[str], todo: Sequence[Point], at_once: int) -> int:
+    try:
+        if todo:
+            first = todo[0]
+            names = [point.name for point in todo]
+            array.submit(study, overrides, names, first.folder.parent, first.study.ranks, at_once)
+    except UserError as error:
+        print(f"mpipfl: {error}", file=sys.stderr)
+        return error.code
+    return 0
 
 
 def table(all_points: Sequence[Point]) -> Table:
@@ -242,9 +273,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings for all runs")
     parser.add_argument("--dry-run", action="store_true", help="check every run's settings and list them")
     parser.add_argument("--retry", action="store_true", help="try the runs again that failed")
-    parser.add_argument("--runs", type=int, default=1, metavar="N", help="how many runs side by side")
+    parser.add_argument(
+        "--runs", type=int, metavar="N", help="how many runs side by side (default: 1; with --slurm: all)"
+    )
+    parser.add_argument("--only", metavar="NAME", help="just the run of this name, also if it has failed before")
+    parser.add_argument("--slurm", action="store_true", help="submit the runs as a job array; see slurm/README.md")
     options = parser.parse_intermixed_args(argv)
-    if options.runs < 1:
+    if options.runs is not None and options.runs < 1:
         parser.error(f"--runs {options.runs}: at least 1")
     own = [word for word in options.overrides if word.partition("=")[0] in ("name", "output", "seed")]
     if own:
@@ -258,13 +293,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if len(set(names)) < len(names):
         print("mpipfl: two runs of the study have the same name; name the choices of its axes apart", file=sys.stderr)
         return 2
-    todo = [p for p in every if p.state in ("new", "begun") or (p.state == "failed" and options.retry)]
+    if options.only is not None:
+        if options.only not in names:
+            near = nearest(options.only, names)
+            print(f"mpipfl: --only {options.only}: no run of this name in {options.study}{near}", file=sys.stderr)
+            return 2
+        every = [every[names.index(options.only)]]
+    again = options.retry or options.only is not None
+    todo = [p for p in every if p.state in ("new", "begun") or (p.state == "failed" and again)]
     print(f"{len(every)} runs: {', '.join(f'{len([p for p in every if p.state == s])} {s}' for s in STATES)}")
     if options.dry_run:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a long list may be cut short by `| head`
         print("\n".join(f"{point.state:<7} {point.folder}  {' '.join(point.overrides)}" for point in every))
         return 0
-    if not run_all(todo, options.runs):
+    if options.slurm:
+        return submit(options.study, options.overrides, todo, options.runs or 0)
+    if not run_all(todo, options.runs or 1):
         print("interrupted; start the study again to go on", file=sys.stderr)
         return INTERRUPTED
     Console(width=None if sys.stdout.isatty() else 120).print(table(every))

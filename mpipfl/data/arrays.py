@@ -12,8 +12,8 @@ import h5py
 import numpy as np
 from pydantic import Field
 
-from mpipfl.data.places import find
-from mpipfl.data.samples import Samples, checked_labels, checked_samples, from_parts
+from mpipfl.data.places import check_size, find
+from mpipfl.data.samples import Samples, checked_labels, checked_samples, classes_of, from_parts
 from mpipfl.errors import DataError
 from mpipfl.section import Count, Section
 
@@ -68,7 +68,7 @@ class Arrays(Section):
             raise DataError(
                 f"{path} has label {greatest}; with classes: {self.classes} labels end at {self.classes - 1}."
             )
-        return self.classes or greatest + 1
+        return self.classes or classes_of(np.concatenate(labels), str(path))
 
     def _scale(self, x: np.ndarray, path: Path) -> tuple[Any, Any]:
         for name, value in (("mean", self.mean), ("std", self.std)):
@@ -107,6 +107,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 def _dataset(dataset: Any) -> np.ndarray:
     if not isinstance(dataset, h5py.Dataset):
         raise ValueError(f"{dataset.name} is a group, not a data set")
+    check_size(dataset)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.asarray(dataset.asstr()[...], dtype=np.str_)
     return np.asarray(dataset[...])

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from mpipfl.data.samples import Samples, checked_labels, checked_samples, from_parts
+from mpipfl.data.samples import Samples, checked_labels, checked_samples, classes_of, from_parts
 from mpipfl.data.words import Corpus, TextSource, words_of
 from mpipfl.errors import DataError
 from mpipfl.section import Count
@@ -106,4 +106,4 @@ def numbered(labels: list[Any]) -> tuple[np.ndarray, int]:
         number = checked_labels(np.asarray(labels), len(labels), "data.source: labels")
     except ValueError as error:
         raise DataError(f"data.source: labels are neither all names nor all integers ({error}).") from None
-    return number, int(number.max()) + 1
+    return number, classes_of(number, "data.source")

@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from mpipfl.data.byuser import ByUser, Record
-from mpipfl.data.places import find
+from mpipfl.data.places import check_size, find
 from mpipfl.data.samples import Samples
 from mpipfl.errors import DataError
 from mpipfl.section import Natural
@@ -89,7 +89,7 @@ class Tff(ByUser):
                     group, where = file["examples"][user], f"{path}: examples/{user}"
                     x, y = (None if key is None else values(group, key, where) for key in (self.x, self.y))
                     yield Record(user, x, y, test, where)
-        except (OSError, KeyError, TypeError, RuntimeError, UnicodeDecodeError) as error:
+        except (OSError, KeyError, TypeError, RuntimeError, ValueError, AttributeError) as error:
             raise DataError(f"{path} cannot be read as examples/<client>/<key> ({error}).") from error
 
 
@@ -133,6 +133,7 @@ def values(group: Any, key: str, where: str) -> Any:
     if key not in group:
         raise DataError(f"{where} has no {key}; it holds {', '.join(sorted(group))}. Set data.source.x and y.")
     found = group[key]
+    check_size(found)
     if h5py.check_string_dtype(found.dtype) is not None:
         return [str(text) for text in np.atleast_1d(found.asstr()[...])]
     return found[...]

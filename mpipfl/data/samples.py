@@ -18,6 +18,8 @@ from mpipfl.errors import DataError
 if TYPE_CHECKING:
     from mpipfl.data.words import Vocabulary
 
+MANY_CLASSES = 10_000  # more are believed only if there are as many samples
+
 
 @dataclass(eq=False, kw_only=True)
 class Samples:
@@ -112,6 +114,15 @@ def checked_labels(labels: np.ndarray, count: int, where: str) -> np.ndarray:
     if count and labels.min() < 0:
         raise DataError(f"{where} contains {labels.min()}; labels must be 0 or greater.")
     return labels.astype(np.int64)
+
+
+def classes_of(labels: np.ndarray, where: str) -> int:
+    """How many classes there are when none is missing at the end. Networks and tables have a place for each class, so
+    labels far beyond the number of samples are numbers of something else."""
+    greatest = int(labels.max(initial=0))
+    if greatest >= max(MANY_CLASSES, len(labels)):
+        raise DataError(f"{where} has label {greatest} among {len(labels)} samples; labels must be 0 ... classes - 1.")
+    return greatest + 1
 
 
 def checked_samples(x: np.ndarray, where: str) -> np.ndarray:

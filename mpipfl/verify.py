@@ -1,0 +1,129 @@
+"""Is all of a run still as it was written? `python -m mpipfl.run --verify RUN` reads every file of a run's folder.
+
+Checkpoints and the partition have checksums. The histories have none: they are compared with the newest whole
+checkpoint, which holds them too, `metrics.csv` and `summary.json` with the histories. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+
+from . import checkpoint
+from .config import Config, load
+from .data.partition import Partition
+from .errors import UserError
+from .history import History
+from .runfolder import plain
+
+NOT_YET = "is not there: the run has not got so far"
+
+
+class Finding(NamedTuple):
+    """What is known of one file after it was read."""
+
+    name: str
+    problem: str | None = None  # None: it is whole
+    remark: str = ""
+
+
+def verify(folder: Path) -> int:
+    """Read everything and print a line for each file; the exit code."""
+    if not (folder / "config.yaml").exists():
+        print(f"{folder} holds no run: it has no config.yaml; name a run's folder, for instance runs/quickstart")
+        return 2
+    problems = 0
+    for found in findings(folder):
+        problems += found.problem is not None
+        state = "whole  " if found.problem is None else "DAMAGED"
+        print(f"{state}  {found.name}  {found.problem or found.remark}".rstrip())
+    newest, _ = checkpoint.newest(folder)
+    goes_on = "no checkpoint is whole: --resume begins anew" if newest is None else f"--resume begins at round {newest}"
+    print(f"{folder}: {f'{problems} damaged file(s)' if problems else 'everything is whole'}; {goes_on}")
+    return checkpoint.CheckpointError.code if problems else 0
+
+
+def findings(folder: Path) -> Iterator[Finding]:
+    """Every file of the run, in the order in which they depend on each other."""
+    config: Config | None = None
+    try:
+        config = load(folder / "config.yaml")
+        yield Finding("config.yaml")
+    except UserError as error:
+        yield Finding("config.yaml", str(error))
+    try:
+        Partition.read(folder / "partition.h5")
+        yield Finding("partition.h5")
+    except UserError as error:
+        yield Finding("partition.h5", str(error))
+    kept: dict[str, np.ndarray] = {}
+    for round in checkpoint.rounds(folder):
+        path = checkpoint.path_of(folder, round)
+        problem = checkpoint.fault(path)
+        if problem is None and config is not None and checkpoint.config_of(folder, round) != config.digest:
+            problem = "belongs to other settings than those of config.yaml"
+        if problem is None:
+            kept = series(path, "history")
+        yield Finding(str(path.relative_to(folder)), problem)
+    history = None
+    if (folder / "history.h5").exists():
+        history, problem = history_of(folder / "history.h5", kept)
+        yield Finding("history.h5", problem)
+    yield from tables(folder, history)
+    for left in sorted([*folder.glob(".*"), *(folder / "checkpoints").glob(".*")]):
+        yield Finding(str(left.relative_to(folder)), remark="left over by a run that was killed; it can be deleted")
+
+
+def series(path: Path, group: str) -> dict[str, np.ndarray]:
+    """All data sets of a group by name."""
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(path, "r") as file:
+        file[group].visititems(
+            lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
+        )
+    return found
+
+
+def history_of(path: Path, kept: dict[str, np.ndarray]) -> tuple[History | None, str | None]:
+    """The histories, and what is wrong with them. A checkpoint may be some rounds older or newer."""
+    try:
+        found = series(path, "/")
+        history = History(found["n_train"], found["n_test"])
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        return None, f"cannot be read ({error})"
+    history.restore({name: found[name] for name in kept if name in found})
+    for name, values in kept.items():
+        if name not in found:
+            return history, f"has no {name}, which the newest whole checkpoint has"
+        rows = min(len(values), len(found[name]))
+        if values[:rows].tobytes() != found[name][:rows].tobytes():
+            return history, f"{name} is not what the newest whole checkpoint has"
+    return history, None
+
+
+def tables(folder: Path, history: History | None) -> Iterator[Finding]:
+    """What is computed from the histories."""
+    for name, expected in (("metrics.csv", metrics), ("summary.json", last_of_summary)):
+        path = folder / name
+        if not path.exists():
+            yield Finding(name, remark=NOT_YET)
+            continue
+        try:
+            problem = None if history is None else expected(path.read_text(encoding="utf-8"), history)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"cannot be read ({error})"
+        yield Finding(name, problem, "" if history else "readable; there are no histories to compare it with")
+
+
+def metrics(text: str, history: History) -> str | None:
+    return None if text == history.table() else "is not what history.h5 says"
+
+
+def last_of_summary(text: str, history: History) -> str | None:
+    said, known = json.loads(text)["last"], plain(history.row(-1))
+    return None if said == known else "its last round is not the one of history.h5"
