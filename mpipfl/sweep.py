@@ -17,8 +17,9 @@ A study is a base configuration, axes of named settings, and seeds; every combin
     seeds: [0, 1, 2]
 
 Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
-those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds.
-On a Slurm cluster, --slurm submits them as a job array (see slurm/README.md).
+those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds;
+with -o and --tables the report of the runs that are done, one for each kind of data. On a Slurm cluster, --slurm
+submits them as a job array (see slurm/README.md).
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +43,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from rich.console import Console
 from rich.table import Table
 
-from . import array, launch
+from . import array, launch, report
 from .config import load, nearest, read
 from .errors import ConfigError, UserError
 from .experiment import INTERRUPTED
@@ -265,6 +267,38 @@ def spread(values: Sequence[float | None], scale: float = 100) -> str:
     return f"{found.mean():.{digits}f}{error}"
 
 
+def report_all(all_points: Sequence[Point], output: Path | None, tables: Path | None) -> int:
+    """The report of the runs that are done, where it is asked for: one for each kind of data among them, as runs on
+    other data cannot be compared. The exit code of making them."""
+    groups: dict[str, list[Point]] = {}
+    for point in all_points:
+        if point.state == "done":
+            data = load(point.study.base, point.overrides).data
+            groups.setdefault(data.model_dump_json(), []).append(point)
+    code = 0
+    for group in groups.values():
+        words: list[str] = []
+        if output is not None:
+            words += [
+                "-o",
+                str(output.with_name("_".join([output.stem, *apart(group, groups.values())]) + output.suffix)),
+            ]
+        if tables is not None:
+            words += ["--tables", str(tables.joinpath(*apart(group, groups.values())))]
+        code = (report.main([*(str(point.folder) for point in group), *words]) if words else 0) or code
+    return code
+
+
+def apart(group: Sequence[Point], groups: Collection[Sequence[Point]]) -> list[str]:
+    """The choices that tell a group of runs from the others; none where there is one group only."""
+    if len(groups) == 1:
+        return []
+    axes = zip(*(point.choices for point in group), strict=True)
+    constant = [names[0] if len(set(names)) == 1 else None for names in axes]
+    everywhere = [{point.choices[i] for one in groups for point in one} for i in range(len(constant))]
+    return [name for name, names in zip(constant, everywhere, strict=True) if name is not None and len(names) > 1]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         "mpipfl sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -273,10 +307,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key.path=value", help="settings for all runs")
     parser.add_argument("--dry-run", action="store_true", help="check every run's settings and list them")
     parser.add_argument("--retry", action="store_true", help="try the runs again that failed")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="a report of the done runs, in one HTML file")
+    parser.add_argument("--tables", type=Path, metavar="DIR", help="the report's tables as Markdown, CSV and LaTeX")
     parser.add_argument(
         "--runs", type=int, metavar="N", help="how many runs side by side (default: 1; with --slurm: all)"
     )
-    parser.add_argument("--only", metavar="NAME", help="just the run of this name, also if it has failed before")
+    parser.add_argument(
+        "--only", metavar="NAME", help="just the run of this name, or those of a pattern ('*_s0'), also if they failed"
+    )
     parser.add_argument("--slurm", action="store_true", help="submit the runs as a job array; see slurm/README.md")
     options = parser.parse_intermixed_args(argv)
     if options.runs is not None and options.runs < 1:
@@ -294,11 +332,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mpipfl: two runs of the study have the same name; name the choices of its axes apart", file=sys.stderr)
         return 2
     if options.only is not None:
-        if options.only not in names:
+        every = [point for point in every if fnmatchcase(point.name, options.only)]
+        if not every:
             near = nearest(options.only, names)
             print(f"mpipfl: --only {options.only}: no run of this name in {options.study}{near}", file=sys.stderr)
             return 2
-        every = [every[names.index(options.only)]]
     again = options.retry or options.only is not None
     todo = [p for p in every if p.state in ("new", "begun") or (p.state == "failed" and again)]
     print(f"{len(every)} runs: {', '.join(f'{len([p for p in every if p.state == s])} {s}' for s in STATES)}")
@@ -312,11 +350,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted; start the study again to go on", file=sys.stderr)
         return INTERRUPTED
     Console(width=None if sys.stdout.isatty() else 120).print(table(every))
+    reported = report_all(every, options.output, options.tables)
     failed = [point for point in every if point.state == "failed"]
     for point in failed:
         reason = (point.folder / "failed.txt").read_text(encoding="utf-8").strip()
         print(f"failed: {point.folder}: {reason}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed else reported
 
 
 STATES = ("done", "failed", "begun", "new")

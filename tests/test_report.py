@@ -10,7 +10,7 @@ import pytest
 
 from mpipfl import report
 from mpipfl.comm import MPI, Comm
-from mpipfl.report import across, contents
+from mpipfl.report import across, classes, contents
 from mpipfl.report.clock import System, system
 from mpipfl.report.compare import Figure
 from mpipfl.report.page import page
@@ -65,7 +65,7 @@ def test_everything_in_one_file(real: list[Path], tmp_path: Path, capsys: pytest
     for part in ("Quantum of improvement", "Fairness", "Every client", "rho = 4, tmin = 1, mu = 1", "l_max", "mpi4py"):
         assert part in html, part
     names = {path.name for path in (tmp_path / "tables").iterdir()}
-    stems = ("results", "improvement", "fairness", "clients", "settings", "costs", "phases")
+    stems = ("results", "classes", "improvement", "fairness", "clients", "settings", "costs", "phases")
     assert names == {f"{stem}.{ending}" for stem in stems for ending in ("md", "csv", "tex")}
     mean = np.mean([json.loads((p / "summary.json").read_text())["last"]["personal_accuracy_mean"] for p in real[4:]])
     row = next(r for r in folders.read_csv(tmp_path / "tables/results.csv") if r["method"] == "selffl")
@@ -168,6 +168,48 @@ def test_results_by_hand(tmp_path: Path) -> None:
     assert rows["fedavg", "global"][:6] == ["2", "62.5 ± 5.0", "62.5 ± 5.0", "15.0 ± 5.0", "15.0 ± 5.0", "15.0 ± 5.0"]
     best = {(table.rows[i][0], table.rows[i][1]) for i, j in table.best() if table.columns[j].head == "mean"}
     assert best == {("ditto", "personal"), ("fedavg", "global"), ("ditto", "global")}
+
+
+def test_macro_figures_by_hand(tmp_path: Path) -> None:
+    """F1 of ten clients; the worst tenth is the least."""
+    paths = [write(tmp_path / f"ditto_s{seed}", "ditto", rising(2, 10, 0.5), seed=seed) for seed in (0, 1)]
+    for path, shift in zip(paths, (0.0, 0.2), strict=True):
+        f1 = np.stack([np.zeros(10), shift + np.linspace(0.1, 0.55, 10)])
+        folders.rewrite_history(path, global__f1=f1)
+        rows = folders.read_csv(path / "metrics.csv")
+        for name in ("precision", "recall", "f1"):
+            rows[-1] |= {f"{kind}_{name}_mean": str(f1[-1].mean()) for kind in ("personal", "global")}
+        (path / "metrics.csv").write_text(
+            "\n".join([",".join(rows[-1]), *(",".join(row.get(k, "nan") for k in rows[-1]) for row in rows)]) + "\n"
+        )
+    table = classes.macro_table(compared(*paths))
+    assert table is not None
+    assert table.texts()[0][2:] == ["2", *["42.5 ± 10.0"] * 3, "20.0 ± 10.0"]
+    assert classes.macro_table(compared(write(tmp_path / "old", "ditto", rising(2, 4, 0.5)))) is None
+
+
+def test_false_accepts_by_hand(tmp_path: Path) -> None:
+    """Two clients, four negatives and four positives. At 1/2 the baseline rejects one positive and accepts two
+    negatives; ditto's personal models, where they reject one, accept one, its global one none."""
+    label = np.array([[1, 1, 0, 0, -1], [1, 1, 0, 0, -1]])
+    scores = {
+        "baseline": [[0.9, 0.4, 0.6, 0.2, NAN], [0.8, 0.7, 0.5, 0.1, NAN]],
+        "personal": [[0.9, 0.3, 0.7, 0.1, NAN], [0.6, 0.5, 0.4, 0.1, NAN]],
+        "global": [[0.9, 0.1, 0.2, 0.1, NAN], [0.6, 0.5, 0.2, 0.1, NAN]],
+    }
+    average = write(tmp_path / "fedavg", "fedavg", rising(2, 2, 0.5))
+    both = write(tmp_path / "ditto", "ditto", rising(2, 2, 0.5), rising(2, 2, 0.4))
+    folders.rewrite_history(average, scores__label=label, scores__global=np.array(scores["baseline"]))
+    folders.rewrite_history(
+        both, scores__label=label, scores__personal=np.array(scores["personal"]),
+        scores__global=np.array(scores["global"]),
+    )  # fmt: skip
+    table = classes.false_accepts_table(compared(average, both))
+    assert table is not None
+    rows = [["ditto", "personal", "1", "25.00", "50.00", "0.500"], ["ditto", "global", "1", "0.00", "50.00", "0.000"]]
+    assert table.texts() == rows
+    assert "False accepts" in page(compared(average, both))
+    assert classes.false_accepts_table(compared(both)) is None
 
 
 def test_costs_by_hand(tmp_path: Path) -> None:

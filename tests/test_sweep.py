@@ -13,6 +13,7 @@ import yaml
 from mpipfl import sweep
 from mpipfl.config import load
 
+from . import folders
 from .conftest import PROJECT, clean_environment
 
 STUDY: dict[str, Any] = {
@@ -108,13 +109,30 @@ def test_a_study_from_start_to_end(tmp_path: Path) -> None:
     assert "lost_16_s0: FAILED" in first.stdout
     assert "exit code 3: mpipfl: data.source.path: no file at /nowhere.npz" in first.stderr
     assert "Traceback" not in first.stderr
-    again = start(study)
+    again = start(study, "-o", tmp_path / "report.html", "--tables", tmp_path / "tables")
     assert "4 runs: 2 done, 2 failed" in again.stdout
     assert "1/" not in again.stdout
+    assert f"{tmp_path / 'report.html'}: 2 runs" in again.stdout
+    assert "Results" in (tmp_path / "report.html").read_text() and (tmp_path / "tables/results.csv").is_file()
     write(tmp_path, seeds=[0], axes=STUDY["axes"] | {"method": {"fedavg": {"algorithm": "fedavg"}}})
     assert start(study).returncode == 0
     write(tmp_path, seeds=[0])
     assert "2/2 lost_16_s0: FAILED" in start(study, "--retry").stdout
+
+
+def test_a_report_for_each_kind_of_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs that are done on two splits with two methods: two reports of two lines, named by the split."""
+    axes = {"method": {"fedavg": {}, "ditto": {"algorithm": "ditto"}},
+            "split": {"iid": {}, "few": {"data.partition": {"kind": "classes", "k": 2}}}}  # fmt: skip
+    study, best = write(tmp_path, axes=axes), {"best_personal": None, "best_global": None}
+    for point in sweep.points(sweep.study_of(study)):
+        config = load(STUDY["base"], point.overrides)
+        method, data = config.algorithm.kind, config.data.model_dump(mode="json")
+        folders.write(point.folder, method, folders.rising(2, 4, 0.5), seed=point.seed, data=data, more=best)
+    assert sweep.main([str(study), "-o", str(tmp_path / "all.html"), "--tables", str(tmp_path / "tables")]) == 0
+    assert capsys.readouterr().out.count(": 4 runs, ") == 2
+    assert sorted(p.name for p in tmp_path.glob("*.html")) == ["all_few.html", "all_iid.html"]
+    assert len(folders.read_csv(tmp_path / "tables/few/results.csv")) == 2
 
 
 @pytest.mark.parametrize(

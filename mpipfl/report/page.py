@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import across, contents, own, pictures
+from . import across, classes, contents, own, pictures
 from .clock import System, participants
 from .compare import Comparison, Line, shown
 from .tables import Table
@@ -71,7 +71,8 @@ def versions(comparison: Comparison) -> str:
 
 
 def results(comparison: Comparison) -> str:
-    return contents.results(comparison).html()
+    more = (classes.macro_table(comparison), classes.false_accepts_table(comparison))
+    return "\n".join([contents.results(comparison).html(), *(titled(table) for table in more if table is not None)])
 
 
 def improvement(comparison: Comparison) -> str:
