@@ -310,7 +310,8 @@ class Federation:
                 self.comm.barrier()  # never passed: rank 0 is about to name the clients of all ranks and end the job
             raise Diverged(
                 f"client {listed(everywhere)} diverged: its values are not finite. "
-                f"Lower train.lr, or leave such clients out of a round with nonfinite=skip"
+                f"Lower train.lr (or the method's own learning rate, if it has one), "
+                f"or leave such clients out of a round with nonfinite=skip"
             )
         self.left_out |= bad
         self.named = sorted([*self.named, *everywhere.tolist()])

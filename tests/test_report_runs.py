@@ -57,6 +57,16 @@ def test_lines_of_one_method_are_told_apart(tmp_path: Path) -> None:
     assert "mu = <b>0.1</b>" in contents.what_was_run(compared(*paths)).html()
 
 
+def test_what_one_method_alone_has_is_no_difference(tmp_path: Path) -> None:
+    """Parameters of a method whose lines agree in them are folded away; one that differs between methods is shown."""
+    every = (("fedprox", {"mu": 0.1, "weights": "samples"}), ("ditto", {"lambda": 3.0, "weights": "equal"}))
+    comparison = compared(*(write(tmp_path / m, m, rising(3, 4, 0.5), algorithm=own) for m, own in every))
+    shown = [str(row[1]) for row in contents.what_was_run(comparison).rows]
+    assert shown == ["weights = samples", "weights = equal"]
+    assert contents.told(comparison)[1] == {"fedprox: algorithm.mu": 0.1, "ditto: algorithm.lambda": 3.0}
+    assert "<dt>ditto: algorithm.lambda</dt><dd>3</dd>" in page(comparison)
+
+
 # ---------------------------------------------------------------------- runs that are not whole
 
 

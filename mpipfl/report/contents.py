@@ -37,11 +37,24 @@ def console(runs: Sequence[Run]) -> Table:
     return Table("runs", title, columns, rows, "best: the round with the best accuracy on validation data")
 
 
+def told(comparison: Comparison) -> tuple[set[str], dict[str, Any]]:
+    """The settings that tell lines apart: those in which lines that have them differ. And the others that lines do not
+    share, by `method: key`: parameters that one method alone has."""
+    values: dict[str, set[str]] = {}
+    for line in comparison.lines:
+        for key, value in line.own.items():
+            values.setdefault(key, set()).add(repr(value))
+    apart = {key for key, found in values.items() if len(found) > 1}
+    alone = {f"{line.method}: {k}": v for line in comparison.lines for k, v in line.own.items() if k not in apart}
+    return apart, alone
+
+
 def what_was_run(comparison: Comparison) -> Table:
     """Each line with the settings that make it differ."""
     rows: list[list[Cell]] = []
+    apart, _ = told(comparison)
     for line in comparison.lines:
-        settings = {k.removeprefix("algorithm."): shown(v) for k, v in line.own.items() if v is not None}
+        settings = {k.removeprefix("algorithm."): shown(line.own[k]) for k in line.own if k in apart}
         ranks = sorted({str(run.summary.get("ranks", "?")) for run in line.runs})
         seconds = line.figure(lambda run: run.summary.get("seconds"))
         seeds = ", ".join(map(str, line.seeds))

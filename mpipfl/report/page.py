@@ -50,13 +50,17 @@ def head(comparison: Comparison) -> str:
     came_to = sorted({str(run.settings["newcomers.run"]) for run in comparison.runs if "newcomers.run" in run.settings})
     facts += [f"newcomers of {', '.join(came_to)}"] if came_to else []
     notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
-    common = "".join(f"<dt>{escape(k)}</dt><dd>{escape(shown(v))}</dd>" for k, v in data.items())
+    common, alone = (
+        "".join(f"<dt>{escape(k)}</dt><dd>{escape(shown(v))}</dd>" for k, v in settings.items())
+        for settings in (data, contents.told(comparison)[1])
+    )
     return "\n".join([
         "<h1>Personalized federated learning: comparison of runs</h1>",
         f"<p class=soft>{escape('; '.join(facts))}<br>{escape(versions(comparison))}</p>",
         f"<ul class=notes>{notes}</ul>" if notes else "",
         f"<div class=wide>{contents.what_was_run(comparison).html()}</div>",
         f"<details><summary>Settings that all runs share</summary><dl>{common}</dl></details>",
+        f"<details><summary>Settings of single methods</summary><dl>{alone}</dl></details>" if alone else "",
     ])  # fmt: skip
 
 

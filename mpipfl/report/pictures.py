@@ -55,7 +55,7 @@ def panels(count: int, columns: int = 2, height: float = 2.3) -> Iterator[tuple[
         canvas = Canvas(figsize=(width, high))
         grid = canvas.subplots(rows, columns, squeeze=False).ravel()
         left = 0.55 if columns > 1 else 0.75
-        canvas.subplots_adjust(left=left / width, right=1 - 0.1 / width, bottom=0.5 / high, top=1 - 0.3 / high,
+        canvas.subplots_adjust(left=left / width, right=1 - 0.2 / width, bottom=0.5 / high, top=1 - 0.3 / high,
                                wspace=0.7 * columns / width, hspace=0.75 / (height - 0.6))  # fmt: skip
         for empty in grid[count:]:
             empty.remove()
@@ -83,6 +83,11 @@ def svg(canvas: Canvas, name: str) -> str:
 def style(index: int) -> dict[str, Any]:
     """How the line with this number is drawn."""
     return {"color": COLOURS[index % len(COLOURS)], "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+
+
+def fill(index: int) -> tuple[str, float]:
+    """A bar's colour and opacity: paler where a line would be dashed."""
+    return COLOURS[index % len(COLOURS)], (1.0, 0.6, 0.4, 0.25)[index // len(COLOURS) % len(DASHES)]
 
 
 def logarithmic(axes: Any, which: Literal["x", "y"]) -> None:
@@ -196,7 +201,7 @@ def fairness_bars(comparison: Comparison) -> str | None:
         for axes, (name, title) in zip(grid, titles.items(), strict=True):
             there = [(i, figure) for i, figures in found if (figure := figures[name]) is not None]
             values = [figure.mean for _, figure in there]
-            axes.barh(range(len(there)), values, color=[style(i)["color"] for i, _ in there], height=0.75,
+            axes.barh(range(len(there)), values, color=[fill(i) for i, _ in there], height=0.75,
                       xerr=[figure.error or 0 for _, figure in there],
                       error_kw={"ecolor": INK, "linewidth": 0.8})  # fmt: skip
             axes.set_yticks([])
