@@ -41,6 +41,7 @@ setup(
             "pytest-mpi",
             "pytest-timeout",
             "pytest-xdist",
+            "hypothesis",
             "ruff",
             "mypy",
             "types-PyYAML",

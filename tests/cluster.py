@@ -1,6 +1,6 @@
 """A real Slurm on this machine: five nodes of it, with ports and a key of their own, gone when the tests end.
 
-Needs Debian's packages slurm-wlm, munge and libpmix2, and root. The daemons are children of the test process.
+Needs Debian's packages slurm-wlm, munge and libpmix-dev, and root. The daemons are children of the test process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ PATIENCE = 240.0  # seconds for anything to happen, on a machine that may have o
 def missing() -> str | None:
     """Why there can be no cluster here."""
     absent = [name for name in ("slurmctld", "slurmd", "munged", "setpriv") if path_of(name) is None]
+    if not list(Path("/usr/lib").glob("*/pmix2/lib/libpmix.so")):
+        absent.append("libpmix.so")  # Slurm's plugin looks for this name
     if absent:
-        return f"{' and '.join(absent)} not found: a Slurm of its own needs the packages slurm-wlm, munge and libpmix2"
+        return f"{', '.join(absent)} not found: a Slurm of its own needs slurm-wlm, munge and libpmix-dev"
     return None if os.geteuid() == 0 else "only root can start a Slurm of its own"
 
 

@@ -22,7 +22,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mpipfl import checkpoint, config, sweep, verify
+from mpipfl import checkpoint, config, verify
 from mpipfl.comm import Comm
 from mpipfl.config import Config
 from mpipfl.data.arrays import Arrays
@@ -31,6 +31,7 @@ from mpipfl.data.partition import Partition
 from mpipfl.data.sent140 import Sent140
 from mpipfl.errors import DataError, UserError
 from mpipfl.states import States
+from mpipfl.study import points, study_of
 from mpipfl.telemetry import peak_resident
 
 from .conftest import PROJECT
@@ -143,7 +144,7 @@ def test_studies(tmp_path: Path, study: dict[str, Any]) -> None:
     path.write_text(
         yaml.dump({"name": "s", "base": str(PROJECT / "configs/quickstart.yaml")} | study, Dumper=yaml.Dumper)
     )
-    outcome(lambda: list(sweep.points(sweep.study_of(path))))
+    outcome(lambda: list(points(study_of(path))))
 
 
 # ---------------------------------------------------------------------- data

@@ -44,8 +44,8 @@ AtRounds = Callable[[dict[int, Callable[[], object]]], None]
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of its own."""
-    folder = tmp_path / "disk"
+    """A disk of its own for the run's folder."""
+    folder = tmp_path / "run"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True).returncode:
         pytest.skip("no rights to mount a disk")
@@ -75,28 +75,28 @@ def test_read_only_to_the_end(
     undisturbed: dict[str, np.ndarray],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    path = written(tmp_path, disk)
+    path = written(tmp_path, tmp_path)
     at_rounds({4: remount(disk, "ro")})
     assert main([path]) == 6
     said = capsys.readouterr()
     for round in (4, 5, 6):
         assert said.out.count(f"NOT SAVED: round {round}: no checkpoint could be written") == 1
     assert "Read-only file system" in said.out and "Traceback" not in said.err
-    assert checkpoint.newest(disk / "run") == (3, [])
+    assert checkpoint.newest(disk) == (3, [])
     remount(disk, "rw")()
     assert main([path, "--resume"]) == 0
     assert "resuming from" in capsys.readouterr().out
-    assert differing(last(disk / "run"), undisturbed) == []
-    assert not list(disk.glob(".*")) and not list(disk.glob("run/**/.*"))
+    assert differing(last(disk), undisturbed) == []
+    assert not list(disk.glob("**/.*"))
 
 
 def test_read_only_for_a_while(
     disk: Path, tmp_path: Path, at_rounds: AtRounds, undisturbed: dict[str, np.ndarray]
 ) -> None:
     at_rounds({3: remount(disk, "ro"), 5: remount(disk, "rw")})
-    assert main([written(tmp_path, disk)]) == 0
-    assert checkpoint.rounds(disk / "run") == [0, 1, 2, 5, 6]
-    assert differing(last(disk / "run"), undisturbed) == []
+    assert main([written(tmp_path, tmp_path)]) == 0
+    assert checkpoint.rounds(disk) == [0, 1, 2, 5, 6]
+    assert differing(last(disk), undisturbed) == []
 
 
 def test_a_folder_that_vanishes(tmp_path: Path, at_rounds: AtRounds, capsys: pytest.CaptureFixture[str]) -> None:

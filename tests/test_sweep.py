@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from mpipfl import sweep
+from mpipfl import checkpoint, launch, sweep
 from mpipfl.config import load
+from mpipfl.lock import Lock
+from mpipfl.study import points, study_of, written
 
 from . import folders
 from .conftest import PROJECT, clean_environment
@@ -49,7 +53,7 @@ def start(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_points_are_combinations(study: Path) -> None:
-    every = list(sweep.points(sweep.study_of(study)))
+    every = list(points(study_of(study)))
     assert [p.name for p in every[:3]] == ["fedavg_8_s0", "fedavg_8_s3", "fedavg_16_s0"]
     assert len({p.name for p in every}) == 8
     config = load(STUDY["base"], every[-1].overrides)
@@ -67,12 +71,12 @@ def test_special_settings_go_to_the_combinations_that_have_all_their_choices(tmp
         tmp_path, axes={"method": {"fedavg": {}, "ditto": {"algorithm": "ditto"}}, "train.batch": [8, 16]},
         special={"ditto": {"train.lr": 0.5}, "ditto 16": {"algorithm.lambda": 7, "train.batch": 17}},
     )  # fmt: skip
-    found = {p.name: load(STUDY["base"], p.overrides) for p in sweep.points(sweep.study_of(study))}
+    found = {p.name: load(STUDY["base"], p.overrides) for p in points(study_of(study))}
     assert {name: c.train.lr == 0.5 for name, c in found.items() if name.endswith("s0")} == {
-        "fedavg_8_s0": False, "fedavg_16_s0": False, "ditto_8_s0": True, "ditto_16_s0": True,
+        "fedavg_8_s0": False, "fedavg_16_s0": False, "ditto_8_s0": True, "fedavg_16_s0": True,
     }  # fmt: skip
     assert [found[f"ditto_{b}_s3"].train.batch for b in (8, 16)] == [8, 17]
-    assert getattr(found["ditto_16_s3"].algorithm, "lam", None) == 7
+    assert getattr(found["fedavg_16_s3"].algorithm, "lam", None) == 7
 
 
 def test_runs_side_by_side_and_errors_to_known_models(tmp_path: Path) -> None:
@@ -91,7 +95,7 @@ def test_runs_side_by_side_and_errors_to_known_models(tmp_path: Path) -> None:
     "value", [1, 0.5, -4, "fedavg", True, None, [1, 2], {"kind": "ditto", "lambda": 0.1}, "a: b", ""]
 )
 def test_values_come_back(value: Any) -> None:
-    assert yaml.safe_load(sweep.written(value)) == value
+    assert yaml.safe_load(written(value)) == value
 
 
 def test_a_dry_run_runs_nothing(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +129,7 @@ def test_a_report_for_each_kind_of_data(tmp_path: Path, capsys: pytest.CaptureFi
     axes = {"method": {"fedavg": {}, "ditto": {"algorithm": "ditto"}},
             "split": {"iid": {}, "few": {"data.partition": {"kind": "classes", "k": 2}}}}  # fmt: skip
     study, best = write(tmp_path, axes=axes), {"best_personal": None, "best_global": None}
-    for point in sweep.points(sweep.study_of(study)):
+    for point in points(study_of(study)):
         config = load(STUDY["base"], point.overrides)
         method, data = config.algorithm.kind, config.data.model_dump(mode="json")
         folders.write(point.folder, method, folders.rising(2, 4, 0.5), seed=point.seed, data=data, more=best)
@@ -133,6 +137,51 @@ def test_a_report_for_each_kind_of_data(tmp_path: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out.count(": 4 runs, ") == 2
     assert sorted(p.name for p in tmp_path.glob("*.html")) == ["all_few.html", "all_iid.html"]
     assert len(folders.read_csv(tmp_path / "tables/few/results.csv")) == 2
+
+
+def test_a_signal_is_passed_on_to_the_runs(tmp_path: Path) -> None:
+    """They write their checkpoints, and the study goes on from there."""
+    study = write(tmp_path, seeds=[0], ranks=2, axes={}, set=STUDY["set"] | {"rounds": 10**6})
+    job = subprocess.Popen([sys.executable, "-m", "mpipfl.sweep", str(study)], env=clean_environment(),
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    (point,) = points(study_of(study))
+    while not checkpoint.rounds(point.folder) and job.poll() is None:
+        time.sleep(0.1)
+    job.send_signal(signal.SIGUSR1)
+    said, problems = job.communicate(timeout=120)
+    assert job.returncode == 75, said + problems
+    assert point.state == "begun" and checkpoint.rounds(point.folder)[-1] > 0
+    assert "stopped by a signal after round" in (point.folder / "output.txt").read_text()
+    assert "start the study again to go on" in problems and "Traceback" not in problems
+
+
+def test_a_run_that_somebody_else_trains_has_not_failed(tmp_path: Path) -> None:
+    study = write(tmp_path, seeds=[0], axes={})
+    (point,) = points(study_of(study))
+    held = Lock(point.folder)
+    ran = start(study)
+    held.release()
+    assert f"1/1 {point.name}: is trained elsewhere" in ran.stdout and ran.returncode == 0
+    assert point.state == "new"
+
+
+def test_only_one_run(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep.main([str(study), "--only", "fedavg_16_s3", "--dry-run"]) == 0
+    assert "1 runs: 0 done" in capsys.readouterr().out
+    assert sweep.main([str(study), "--only", "*_s3", "--dry-run"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert len(listed) == 5 and all("_s3 " in line for line in listed[1:])
+    assert sweep.main([str(study), "--only", "fedavg_16_s4"]) == 2
+    assert "--only fedavg_16_s4: no run of this name" in (said := capsys.readouterr().err) and "did you mean" in said
+
+
+def test_what_starts_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "mpirun", lambda: "mpirun")
+    monkeypatch.delenv("MPIPFL_LAUNCH", raising=False)
+    assert launch.launcher(1) == launch.PATIENT
+    assert launch.launcher(3) == ["mpirun", "-np", "3", *launch.PATIENT]
+    monkeypatch.setenv("MPIPFL_LAUNCH", "srun --mpi=pmix -n {ranks} 'a word'")
+    assert launch.launcher(2) == ["srun", "--mpi=pmix", "-n", "2", "a word", *launch.PATIENT]
 
 
 @pytest.mark.parametrize(
@@ -164,4 +213,4 @@ def test_what_the_study_says_itself_is_not_overridden(
 
 def test_the_projects_studies_are_right() -> None:
     for path in sorted((PROJECT / "jobs").glob("*.yaml")):
-        assert list(sweep.points(sweep.study_of(path).model_copy(update={"base": PROJECT / "configs" / path.name})))
+        assert list(points(study_of(path).model_copy(update={"base": PROJECT / "configs" / path.name})))

@@ -1,0 +1,112 @@
+"""Studies: a base configuration, axes of named settings, and seeds; every combination is a run for `sweep.py`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from .config import load, read
+from .errors import ConfigError
+from .section import Count, Natural, Section
+
+
+class Study(Section):
+    """A base configuration, axes and seeds"""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][\w.+=,-]*$", description="of the study")
+    base: Path = Field(description="the configuration to vary")
+    ranks: Count = Field(1, description="ranks of each run")
+    output: Path = Field(Path("runs"), description="where the study's folder goes")
+    set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs")
+    axes: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict, description="choices by axis")
+    special: dict[str, dict[str, Any]] = Field(default_factory=dict, description="overrides by names of choices")
+    seeds: tuple[Natural, ...] = Field((0,), min_length=1, description="each combination runs with each of them")
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _values(cls, axes: Any) -> Any:
+        """`key: [a, b]` is short for the choices `a: {key: a}` and `b: {key: b}`."""
+        if not isinstance(axes, dict):
+            return axes
+        return {
+            key: {str(value): {key: value} for value in choices} if isinstance(choices, list) else choices
+            for key, choices in axes.items()
+        }
+
+    @model_validator(mode="after")
+    def _known_choices(self) -> Study:
+        known = [name for choices in self.axes.values() for name in choices]
+        for names in self.special:
+            unknown = [name for name in names.split() if name not in known]
+            if unknown or not names.split():
+                raise ValueError(f"special: {names!r} is not made of choices; known: {', '.join(known)}")
+        return self
+
+    def settings(self, combination: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+        """The overrides of a combination of choices, those special to it last."""
+        names = {name for name, _ in combination}
+        special = [more for words, more in self.special.items() if names >= set(words.split())]
+        every = [*(overrides for _, overrides in combination), *special]
+        return {key: value for overrides in every for key, value in overrides.items()}
+
+
+class Point(NamedTuple):
+    """One run of a study."""
+
+    study: Study
+    choices: tuple[str, ...]
+    seed: int
+    settings: dict[str, Any]
+    more: tuple[str, ...] = ()  # overrides of the command line
+
+    @property
+    def name(self) -> str:
+        return "_".join([*self.choices, f"s{self.seed}"])
+
+    @property
+    def folder(self) -> Path:
+        return self.study.output / self.study.name / self.name
+
+    @property
+    def overrides(self) -> list[str]:
+        own = {"name": self.name, "output": str(self.study.output / self.study.name), "seed": self.seed}
+        return [f"{key}={written(value)}" for key, value in (self.study.set | self.settings | own).items()] + [
+            *self.more
+        ]
+
+    @property
+    def state(self) -> str:
+        """done, failed, begun or new"""
+        if (self.folder / "summary.json").exists():
+            return "done"
+        if (self.folder / "failed.txt").exists():
+            return "failed"
+        return "begun" if (self.folder / "config.yaml").exists() else "new"
+
+
+def written(value: Any) -> str:
+    """A value as YAML in one line."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("\n").removesuffix("\n...").strip()
+
+
+def study_of(path: Path) -> Study:
+    try:
+        return Study.model_validate(read(path))
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, e['loc'])) or 'the study'}: {e['msg']}" for e in error.errors()]
+        raise ConfigError(f"{path}: " + "\n  ".join(lines)) from None
+
+
+def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
+    """Every combination with every seed, its settings checked."""
+    for combination in itertools.product(*(choices.items() for choices in study.axes.values())):
+        settings = study.settings(combination)
+        for seed in study.seeds:
+            point = Point(study, tuple(name for name, _ in combination), seed, settings, tuple(more))
+            load(study.base, point.overrides)
+            yield point
