@@ -171,7 +171,9 @@ def test_the_tables_agree(finished: tuple[Path, str]) -> None:
     assert history["round"].tolist() == [int(row["round"]) for row in rows] == [0, 2, 4]
     names = [f"{kind}/{part}{what}" for kind in ("personal", "global") for part in ("", "validation_")
              for what in ("accuracy", "loss")]  # fmt: skip
-    assert set(history) == {"round", "n_train", "n_test", *names}
+    names += [f"{kind}/{what}" for kind in ("personal", "global") for what in ("precision", "recall", "f1")]
+    last = {f"confusion/{kind}" for kind in ("personal", "global")}
+    assert set(history) - last == {"round", "n_train", "n_test", *names}
     assert all(history[name].shape == (3, CLIENTS) for name in names)
     for row, accuracy in zip(rows, history["global/accuracy"], strict=True):
         assert float(row["global_accuracy_mean"]) == pytest.approx(accuracy.mean(), abs=1e-12)

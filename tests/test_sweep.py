@@ -73,10 +73,10 @@ def test_special_settings_go_to_the_combinations_that_have_all_their_choices(tmp
     )  # fmt: skip
     found = {p.name: load(STUDY["base"], p.overrides) for p in points(study_of(study))}
     assert {name: c.train.lr == 0.5 for name, c in found.items() if name.endswith("s0")} == {
-        "fedavg_8_s0": False, "fedavg_16_s0": False, "ditto_8_s0": True, "fedavg_16_s0": True,
+        "fedavg_8_s0": False, "fedavg_16_s0": False, "ditto_8_s0": True, "ditto_16_s0": True,
     }  # fmt: skip
     assert [found[f"ditto_{b}_s3"].train.batch for b in (8, 16)] == [8, 17]
-    assert getattr(found["fedavg_16_s3"].algorithm, "lam", None) == 7
+    assert getattr(found["ditto_16_s3"].algorithm, "lam", None) == 7
 
 
 def test_runs_side_by_side_and_errors_to_known_models(tmp_path: Path) -> None:
