@@ -163,6 +163,26 @@ def test_pull_and_drift(only: str, momentum: float, network: str) -> None:
         assert near(got[k], expected), k
 
 
+def tied() -> nn.Module:
+    """A linear layer that stands there twice, and another one with its weights but a bias of its own, which is all
+    that is in the head."""
+    layer, last = nn.Linear(6, 6), nn.Linear(6, 6)
+    last.weight = layer.weight
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, 6, bias=False), layer, nn.Tanh(), layer, nn.Tanh(), last)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("only", ["all", "head", "base"])
+def test_weights_in_several_places(only: str, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learn from all of them."""
+    monkeypatch.setitem(NETWORKS, "tied", tied)
+    bench = Bench("tied", momentum=momentum, weight_decay=0.01)
+    assert bench.model.products == frozenset(range(len(bench.model.layout)))
+    got = bench.cohort().descend(bench.theta, pull=(0.7, bench.anchor), only=only, steps=4)
+    for k in range(len(SIZES)):
+        assert near(got[k], bench.descend(k, bench.theta[k], 4, mu=0.7, anchor=bench.anchor[k], only=only)), k
+
+
 def test_only_a_part_moves() -> None:
     bench = Bench("convolutional")
     head = torch.zeros(bench.model.dimension, dtype=torch.bool)
