@@ -113,7 +113,7 @@ class Cohort:
             for number, step in enumerate(feed):
                 own = None if slope is None else partial(slope, MiniBatch(self, rows, number, step))
                 sgd.step(step, loss, own)
-            out[self._at(rows)] = self.model.join(sgd.parts)[: len(rows)]
+            out[self._at(rows)] = sgd.result()[: len(rows)]
 
         self._each(train, wanted, self._plan(wanted, stream))
         return out

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .models.batched import Batched, Loss, cross_entropy
+from .models.linear import Use
 
 Slope = Callable[[Tensor], Tensor]  # logits (K, B, classes) -> gradient of the loss with respect to them
 
@@ -24,7 +25,8 @@ class Step(NamedTuple):
 
 class SGD:
     """Stochastic gradient descent on the rows of a matrix: PyTorch's rule, g += decay * theta; v = momentum * v + g;
-    theta -= lr * v, with v = 0 at the start."""
+    theta -= lr * v, with v = 0 at the start. Linear layers' gradients are added to v or theta by the product that makes
+    them, and are never written out."""
 
     def __init__(
         self, model: Batched, theta: Tensor, lr: float, momentum: float, decay: float, only: str = "all"
@@ -33,41 +35,69 @@ class SGD:
         self.parts = model.split(theta)
         places = range(len(self.parts))
         self.moving = [i for i in places if only == "all" or (i in model.head) == (only == "head")]
-        self.velocity = [torch.zeros_like(self.parts[i]) for i in self.moving] if self.momentum else []
+        self.dense = [i for i in self.moving if i not in model.products]
+        self.velocity = {i: torch.zeros_like(self.parts[i]) for i in self.moving} if self.momentum else {}
         self.pull: tuple[float, list[Tensor]] | None = None
         self.drift: list[Tensor] | None = None
         self.rows = 0
+        self.finished: list[Tensor] = []  # the second row, where it is done and only keeps the first company
 
     def step(self, step: Step, loss: Loss | None = None, slope: Slope | None = None) -> None:
         if not self.moving:
             return  # the network has no such part: logistic regression is all head
-        active = step.active
-        if self.rows != active:
-            self.rows = active
-            self.leaves = [p[: max(2, active)].detach() for p in self.parts]
-            self.trained = [self.leaves[i].requires_grad_() for i in self.moving]
-            self.theta = [self.parts[i][:active] for i in self.moving]
-        gradients = gradient(self.model, self.leaves, self.trained, step, loss, slope)
+        if step.active == 1 and not self.finished:
+            self.finished = [part[1].clone() for part in self.parts]
+        if self.rows != max(2, step.active):
+            self.take(max(2, step.active))
+        uses: list[Use] = []
+        found = gradient(self.model, self.leaves, [self.leaves[i] for i in self.dense], step, loss, slope, uses=uses)
         with torch.no_grad():
-            self.update(gradients if active > 1 else [g[:active] for g in gradients])
+            self.update(found[: len(self.dense)], uses, found[len(self.dense) :])
 
-    def update(self, gradient: list[Tensor]) -> None:
-        active, theta = self.rows, self.theta
-        if self.decay:
-            torch._foreach_add_(gradient, theta, alpha=self.decay)
+    def take(self, rows: int) -> None:
+        """The first rows alone from now on."""
+        self.rows = rows
+        self.leaves = [part[:rows].detach() for part in self.parts]
+        for i in self.moving:
+            self.leaves[i].requires_grad_()
+        self.theta = {i: self.parts[i][:rows] for i in self.moving}
+        self.into, self.rate = self.theta, -self.lr  # what gradients are added to, and how much of them
+        if self.momentum:
+            self.into, self.rate = {i: v[:rows] for i, v in self.velocity.items()}, 1.0
+
+    def update(self, gradients: list[Tensor], uses: list[Use], errors: list[Tensor]) -> None:
+        """With the gradients of the dense parts, and those with respect to the outputs of linear layers."""
+        theta, into, rate = list(self.theta.values()), list(self.into.values()), self.rate
+        if self.momentum:
+            torch._foreach_mul_(into, self.momentum)
+        self.add_penalties(theta, into)
+        if self.dense:
+            torch._foreach_add_([self.into[i] for i in self.dense], gradients, alpha=rate)
+        for (layer, x, _), error in zip(uses, errors, strict=True):
+            if layer.weight in self.into:
+                self.into[layer.weight].baddbmm_(error, x.transpose(1, 2), alpha=rate)
+            if layer.bias is not None and layer.bias in self.into:
+                self.into[layer.bias].add_(error.sum(2), alpha=rate)
+        if self.momentum:
+            torch._foreach_add_(theta, into, alpha=-self.lr)
+
+    def add_penalties(self, theta: list[Tensor], into: list[Tensor]) -> None:
+        """decay * theta + mu * (theta - anchor) + drift"""
         if self.pull is not None:
             mu, anchor = self.pull
-            torch._foreach_add_(
-                gradient, torch._foreach_sub(theta, [anchor[i][:active] for i in self.moving]), alpha=mu
-            )
+            apart = torch._foreach_sub(theta, [anchor[i][: self.rows] for i in self.moving])
+        if self.decay:
+            torch._foreach_add_(into, theta, alpha=self.rate * self.decay)
+        if self.pull is not None:
+            torch._foreach_add_(into, apart, alpha=self.rate * mu)
         if self.drift is not None:
-            torch._foreach_add_(gradient, [self.drift[i][:active] for i in self.moving])
-        if self.momentum:
-            velocity = [v[:active] for v in self.velocity]
-            torch._foreach_mul_(velocity, self.momentum)
-            torch._foreach_add_(velocity, gradient)
-            gradient = velocity
-        torch._foreach_add_(theta, gradient, alpha=-self.lr)
+            torch._foreach_add_(into, [self.drift[i][: self.rows] for i in self.moving], alpha=self.rate)
+
+    def result(self) -> Tensor:
+        """All rows, the finished ones too."""
+        for part, row in zip(self.parts, self.finished, strict=False):
+            part[1] = row
+        return self.model.join(self.parts)
 
 
 def adam(
@@ -88,10 +118,13 @@ def gradient(
     loss: Loss | None = None,
     slope: Slope | None = None,
     several: int = 1,
+    uses: list[Use] | None = None,
 ) -> list[Tensor]:
     """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix. With
-    `several` heads side by side, of the sum of their losses; with a `slope`, of the loss that has it."""
-    logits = model.outputs(parts, step.x)
+    `several` heads side by side, of the sum of their losses; with a `slope`, of the loss that has it. With a list of
+    `uses`, linear layers are put there, and the gradients with respect to their outputs come behind the others."""
+    logits = model.outputs(parts, step.x, uses)
+    wanted = [*wanted, *(use.y for use in uses or ())]
     if slope is not None:
         return list(torch.autograd.grad(logits, wanted, slope(logits.detach())))
     loss = loss or model.loss

@@ -16,7 +16,8 @@ from mpipfl.cohort import Cohort, Store
 from mpipfl.config import Train
 from mpipfl.descent import Step, adam
 from mpipfl.minibatch import MiniBatch
-from mpipfl.models import Batched
+from mpipfl.models import Batched, build
+from mpipfl.models.networks import MLP, LeNet5, Logistic
 
 from .test_models import Residual
 
@@ -161,6 +162,26 @@ def test_pull_and_drift(only: str, momentum: float, network: str) -> None:
     for k in range(len(SIZES)):
         expected = bench.descend(k, bench.theta[k], 5, mu=0.7, anchor=bench.anchor[k], drift=bench.drift[k], only=only)
         assert near(got[k], expected), k
+
+
+def tied() -> nn.Module:
+    """A linear layer that stands there twice, and another one with its weights but a bias of its own, which is all
+    that is in the head."""
+    layer, last = nn.Linear(6, 6), nn.Linear(6, 6)
+    last.weight = layer.weight
+    return nn.Sequential(nn.Flatten(), nn.Linear(72, 6, bias=False), layer, nn.Tanh(), layer, nn.Tanh(), last)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("only", ["all", "head", "base"])
+def test_weights_in_several_places(only: str, momentum: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learn from all of them."""
+    monkeypatch.setitem(NETWORKS, "tied", tied)
+    bench = Bench("tied", momentum=momentum, weight_decay=0.01)
+    assert bench.model.products == frozenset(range(len(bench.model.layout)))
+    got = bench.cohort().descend(bench.theta, pull=(0.7, bench.anchor), only=only, steps=4)
+    for k in range(len(SIZES)):
+        assert near(got[k], bench.descend(k, bench.theta[k], 4, mu=0.7, anchor=bench.anchor[k], only=only)), k
 
 
 def test_only_a_part_moves() -> None:
@@ -512,6 +533,21 @@ def same(got: Tensor, expected: Tensor) -> bool:
 def test_bits_do_not_depend_on_width(width: int, company: tuple[Bench, Tensor]) -> None:
     bench, expected = company
     assert same(everything(bench.cohort(width=width), bench), expected)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("section", [Logistic(), MLP(), LeNet5()], ids=lambda section: section.kind)
+def test_bits_of_the_papers_networks_do_not_depend_on_width(section: Any, momentum: float) -> None:
+    """Whose matrices are large enough for the libraries' other kernels; clients make 3, 2 and 1 steps."""
+    random = torch.Generator().manual_seed(3)
+    x, y = torch.randn(50, 1, 28, 28, generator=random), torch.randint(10, (50,), generator=random)
+    ends = np.array([25, 30, 45, 46, 50])
+    starts = np.array([0, 25, 30, 45, 46])
+    data = Store(x, y, np.column_stack([starts, ends, ends, ends]), np.zeros(5, dtype=np.int64))
+    model = Batched(build(section, (1, 28, 28), 10, 0), (1, 28, 28))
+    train = Train(batch=10, lr=0.05, momentum=momentum, weight_decay=0.01)
+    found = [Cohort(np.arange(5), data, model, train, SEED, ROUND, k).descend(model.initial()) for k in (5, 2, 3)]
+    assert same(found[1], found[0]) and same(found[2], found[0])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mpipfl.errors import ConfigError
 from mpipfl.models import Batched, Model, build
 from mpipfl.models.networks import LeNet5
+from mpipfl.models.sequences import Ids
 
 IMAGE, ROW = (1, 28, 28), (6,)
 
@@ -266,6 +267,17 @@ def test_images_are_interleaved_by_client() -> None:
 )
 def test_the_head_is_the_last_linear_layer(name: str, head: tuple[int, int]) -> None:
     assert Case(name).batched.head == range(*head)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_only_linear_layers_have(shared: bool) -> None:
+    """A weight that an embedding shares gets its gradient by autograd, from both."""
+    network = nn.Sequential(Ids(), nn.EmbeddingBag(7, 4, mode="mean", padding_idx=0), nn.Linear(4, 7))
+    if shared:
+        network[2].weight = network[1].weight
+    batched = Batched(network, (5,))
+    assert batched.translated
+    assert batched.products == (frozenset() if shared else {1, 2})
 
 
 def test_no_linear_layer_no_head() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from .. import elementwise
 from ..errors import ConfigError
 from . import recurrent, sequences
+from .linear import Linear, Use, products
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (n, classes), labels (n)) -> loss of each sample (n)
 Step = Callable[[list[Tensor], Tensor], Tensor]  # (all parameters (K, *shape), input) -> output
@@ -57,6 +58,8 @@ class Batched:
         self.translated = steps is not None
         spatial = any(isinstance(module, SPATIAL) for module in network.modules())
         self.images = self.translated and spatial  # else samples are rows, or come as they are
+        names = [part.name for part in self.layout]
+        self.products = products(network, names) if self.translated else frozenset()
         self.steps = steps or [mapped(network, self.layout, shape)]
 
     def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,10 +140,15 @@ class Batched:
             return ordered.view(steps, batch, height, width, clients * channels).permute(0, 1, 4, 2, 3)
         return x
 
-    def outputs(self, parts: list[Tensor], x: Tensor) -> Tensor:
-        """What the K networks say to K batches, one arranged step: (K, B, classes)."""
+    def outputs(self, parts: list[Tensor], x: Tensor, uses: list[Use] | None = None) -> Tensor:
+        """What the K networks say to K batches, one arranged step: (K, B, classes). With a list of `uses`, the linear
+        layers to be trained are put there, and their parameters get no gradient by autograd."""
         for step in self.steps:
-            x = step(parts, x)
+            if uses is not None and self.products and isinstance(step, Linear) and step.trained(parts):
+                uses.append(step.use(parts, x))
+                x = uses[-1].y.transpose(1, 2)
+            else:
+                x = step(parts, x)
         return x
 
 
@@ -249,7 +257,7 @@ def layer(module: nn.Module, place: dict[int, int], images: bool) -> Step | None
     if weight is None:
         return None
     if not images:
-        return linear(weight, bias) if isinstance(module, nn.Linear) else None
+        return Linear(weight, bias) if isinstance(module, nn.Linear) else None
     if isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros":
         return convolution(module, weight, bias)
     if isinstance(module, nn.GroupNorm) and bias is not None:
@@ -263,20 +271,6 @@ ELEMENTWISE = (
 )
 POOLING = nn.MaxPool2d | nn.AvgPool2d
 SPATIAL = POOLING | nn.AdaptiveAvgPool2d | nn.Conv2d | nn.GroupNorm
-WIDE = 32  # outputs from which on a turned copy of the input pays
-
-
-def linear(weight: int, bias: int | None) -> Step:
-    """y' = W x' + b with samples as columns: up to twice as fast as y = x W' + b for the few samples of a batch."""
-
-    def step(parts: list[Tensor], x: Tensor) -> Tensor:
-        weights = parts[weight]
-        columns = x.transpose(1, 2).contiguous() if weights.shape[1] >= WIDE else x.transpose(1, 2)
-        if bias is None:
-            return torch.bmm(weights, columns).transpose(1, 2)
-        return torch.baddbmm(parts[bias].unsqueeze(2), weights, columns).transpose(1, 2)
-
-    return step
 
 
 def convolution(module: nn.Conv2d, weight: int, bias: int | None) -> Step:
