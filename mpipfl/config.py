@@ -129,6 +129,7 @@ class Config(Section):
             del values["rounds"]
         del values["train"]["cohort"]
         del values["data"]["root"]
+        values["data"]["source"].pop("cache", None)
         return values
 
 

@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from mpipfl.data.glyphs import Glyphs
 from mpipfl.data.keyed import generator
-from mpipfl.data.partition import Partition
+from mpipfl.data.partition import PARTS, Partition
 from mpipfl.data.partitions import Division, Iid, Pooled
 from mpipfl.data.samples import Samples
 from mpipfl.data.shifts import AnyShift, NoShift, check_square, turned
@@ -38,6 +38,7 @@ class Split(Section):
 
     validation: Share = Field(default=0.1, description="Share of validation samples; at least one if not 0.")
     test: Share = Field(default=0.2, description="Share of test samples; at least one if not 0.")
+    official: bool = Field(default=False, description="The set's own division instead (lists of Speech Commands).")
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> Split:
@@ -45,6 +46,8 @@ class Split(Section):
             raise ValueError(
                 f"validation + test is {self.validation + self.test:g}; it must be less than 1, the rest is train"
             )
+        if self.official and self.model_fields_set & {"validation", "test"}:
+            raise ValueError("give official, or the shares validation and test, not both")
         return self
 
     @property
@@ -114,9 +117,10 @@ class Data(Section):
 
 def divide(data: Data, samples: Samples, seed: int) -> Partition:
     """Who gets which samples for which part, and how each client sees them: a function of its arguments alone."""
-    chosen = np.arange(len(samples))
+    takes = samples.takes
+    chosen = np.arange(0, len(samples), takes)  # the first take of each
     if data.samples is not None and data.samples < len(samples):
-        chosen = np.sort(generator(seed, "subset").permutation(len(samples))[: data.samples])
+        chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples // takes])]
     floor = data.split.floor
     pool = samples.pool(chosen)
     shares = data.partition.divide(pool, data.clients, seed, floor)
@@ -128,20 +132,23 @@ def divide(data: Data, samples: Samples, seed: int) -> Partition:
         )
     shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(shares)]
     sizes = data.split.sizes(totals)
-    if isinstance(data.partition, Pooled):
+    if data.split.official:
+        shuffled, sizes = as_published(shuffled, samples, chosen)
+    elif isinstance(data.partition, Pooled):
         assert pool.users is not None
         for client, share in enumerate(shuffled):
             shuffled[client], sizes[client] = by_user(share, pool.users[share], sizes[client])
     ends = np.cumsum(totals)
     bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(sizes, 1)])
-    group = data.shift.group(data.clients)
+    index = chosen[np.concatenate(shuffled)][:, None] + np.arange(takes)
+    group = data.shift.group(data.clients) if samples.groups is None else samples.groups
     rotation = np.array([data.shift.degrees(int(own)) for own in range(int(group.max()) + 1)], np.int64)
     check_square(samples.shape, int(rotation.max()))
     permutations = [data.shift.permutation(own, samples.classes, seed) for own in range(len(rotation))]
     names = None if permutations[0] is None else np.stack([own for own in permutations if own is not None])
     return Partition(
-        index=chosen[np.concatenate(shuffled)].astype(np.int64),
-        bounds=bounds.astype(np.int64),
+        index=index.reshape(-1).astype(np.int64),
+        bounds=takes * bounds.astype(np.int64),
         group=group,
         rotation=rotation[group],
         permutation=None if names is None else names[group],
@@ -161,6 +168,24 @@ def by_user(share: np.ndarray, users: np.ndarray, sizes: np.ndarray) -> tuple[np
         filled[part[own]] = True
     where = part[user]
     return share[np.argsort(where, kind="stable")], np.bincount(where, minlength=3)
+
+
+def as_published(shares: list[np.ndarray], samples: Samples, chosen: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Each client's samples ordered by the set's own division, and the parts' sizes (M, 3)."""
+    if samples.official is None:
+        raise DataError(
+            "data.split.official: this source has no validation_list.txt and testing_list.txt, or knows none; leave it "
+            "out, and data.split cuts shares."
+        )
+    part = samples.official[chosen]
+    sizes = np.stack([np.bincount(part[share], minlength=3) for share in shares])
+    if (empty := np.argwhere(sizes == 0)).size:
+        client, which = empty[0]
+        raise DataError(
+            f"data.split.official: client {client} has no {PARTS[which]} samples in the set's own division. Take fewer "
+            f"clients, another partition, or shares."
+        )
+    return [share[np.argsort(part[share], kind="stable")] for share in shares], sizes
 
 
 def fill(
