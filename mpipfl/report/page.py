@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import across, contents, own, pictures
+from . import across, contents, detection, own, pictures
 from .clock import System, participants
 from .compare import Comparison, Line, shown
 from .tables import Table
@@ -69,7 +69,8 @@ def versions(comparison: Comparison) -> str:
 
 
 def results(comparison: Comparison) -> str:
-    return contents.results(comparison).html()
+    heard = detection.table(comparison)
+    return contents.results(comparison).html() + ("" if heard is None else titled(heard))
 
 
 def improvement(comparison: Comparison) -> str:
