@@ -15,6 +15,8 @@ A study is a base configuration, axes of named settings, and seeds; every combin
     special:                           # more overrides for the combinations that have all of these choices
       ditto 0.5: {algorithm.lambda: 1}
     seeds: [0, 1, 2]
+    start: {algorithm: fedavg, rounds: 200}    # a run made first, with each seed (and each of the axes' choices of data
+                                   # and model), whose model all others begin with: their algorithm.warm_start
 
 Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
 those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds.
@@ -68,6 +70,7 @@ class Study(Section):
     set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs")
     axes: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict, description="choices by axis")
     special: dict[str, dict[str, Any]] = Field(default_factory=dict, description="overrides by names of choices")
+    start: dict[str, Any] | None = Field(None, description="overrides of a run whose model all others begin with")
     seeds: tuple[Natural, ...] = Field((0,), min_length=1, description="each combination runs with each of them")
 
     @field_validator("axes", mode="before")
@@ -106,6 +109,7 @@ class Point(NamedTuple):
     seed: int
     settings: dict[str, Any]
     more: tuple[str, ...] = ()  # overrides of the command line
+    start: Path | None = None  # the run whose model it begins with
 
     @property
     def name(self) -> str:
@@ -146,18 +150,43 @@ def study_of(path: Path) -> Study:
 
 
 def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
-    """Every combination with every seed, its settings checked."""
+    """Every combination with every seed, its settings checked; runs that others begin with come before them."""
+    starts: set[str] = set()
     for combination in itertools.product(*(choices.items() for choices in study.axes.values())):
-        settings = study.settings(combination)
         for seed in study.seeds:
-            point = Point(study, tuple(name for name, _ in combination), seed, settings, tuple(more))
+            point = Point(study, tuple(name for name, _ in combination), seed, study.settings(combination), tuple(more))
+            if study.start is not None:
+                start = start_of(study, combination, seed, tuple(more))
+                if start.name not in starts:
+                    load(study.base, start.overrides)
+                    yield start
+                starts.add(start.name)
+                begin = {"algorithm.warm_start": {"run": str(start.folder)}}
+                point = point._replace(settings=point.settings | begin, start=start.folder)
             load(study.base, point.overrides)
             yield point
+
+
+def start_of(
+    study: Study, combination: Sequence[tuple[str, dict[str, Any]]], seed: int, more: tuple[str, ...]
+) -> Point:
+    """The run that a combination begins with: on the same data, with the same network."""
+    assert study.start is not None
+    every = [
+        (name, {key: value for key, value in own.items() if key.split(".")[0] in ("data", "model")})
+        for name, own in combination
+    ]
+    alike = [(name, own) for name, own in every if own]
+    return Point(study, ("start", *(name for name, _ in alike)), seed, study.settings(alike) | study.start, more)
 
 
 def run(point: Point) -> bool:
     """One run, from where it is to its end; what it says goes into its folder. Whether it went well."""
     point.folder.mkdir(parents=True, exist_ok=True)
+    if point.start is not None and not (point.start / "summary.json").exists():
+        reason = f"{point.start}, which it begins with, is not done; see its failed.txt"
+        (point.folder / "failed.txt").write_text(reason + "\n", encoding="utf-8")
+        return False
     launcher = [mpirun(), "-np", str(point.study.ranks)] if point.study.ranks > 1 else []
     command = [*launcher, sys.executable, "-m", "mpipfl.run", str(point.study.base), *point.overrides, "--resume"]
     (point.folder / "failed.txt").unlink(missing_ok=True)
@@ -263,7 +292,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a long list may be cut short by `| head`
         print("\n".join(f"{point.state:<7} {point.folder}  {' '.join(point.overrides)}" for point in every))
         return 0
-    if not run_all(todo, options.runs):
+    stages = [p for p in todo if p.start is None], [p for p in todo if p.start is not None]
+    if not all(run_all(stage, options.runs) for stage in stages if stage):
         print("interrupted; start the study again to go on", file=sys.stderr)
         return INTERRUPTED
     Console(width=None if sys.stdout.isatty() else 120).print(table(every))
