@@ -3,12 +3,14 @@
 import gc
 import math
 import os
+import re
 import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from pydantic import ValidationError
 
 from mpipfl import files
@@ -21,6 +23,7 @@ from mpipfl.data.spectrograms import filters, log_mel
 from mpipfl.data.waves import read_wave
 from mpipfl.errors import DataError
 
+from ..conftest import PROJECT
 from .sounds import SMALL, lay, tone, write_wave
 
 
@@ -80,6 +83,19 @@ def test_the_lists_of_speech_commands_are_its_division(tmp_path):
     (root / "words/testing_list.txt").unlink()
     with pytest.raises(DataError, match=r"no validation_list.txt and testing_list.txt"):
         divide(data, data.open(0), 0)
+
+
+def test_the_readmes_example(tmp_path):
+    line = re.search(r"    data: (\{source: \{kind: audio.*)", (PROJECT / "README.md").read_text(encoding="utf-8"))
+    assert line is not None
+    for label in ("marvin", "zero"):
+        for take in range(30):
+            write_wave(tmp_path / "my_words" / label / f"a{take % 7}_nohash_{take}.wav", tone(200))
+    data = Data.model_validate(yaml.safe_load(line[1]) | {"root": tmp_path})
+    samples = data.open(0)
+    partition = divide(data, samples, 0)
+    assert samples.shape == (1, 40, 98) and partition.clients == 20 and partition.index.size == 60 * 3
+    assert partition.group.tolist() == np.repeat(np.arange(5), 4).tolist()
 
 
 def test_takes_of_a_clip_stay_together_and_speakers_apart(words):
