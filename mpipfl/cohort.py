@@ -231,6 +231,25 @@ class Cohort:
         index = torch.from_numpy(np.where(place < samples[:, None], start[:, None] + place, -1)).to(self.device)
         return torch.where(index >= 0, self.store.y[index.clamp(min=0)], -1)
 
+    def scores(self, theta: Tensor, score: Callable[[Tensor], Tensor], part: str = "test") -> Tensor:
+        """A number for each of a client's own samples (m, longest), NaN beyond its last: `score` makes it (K, B) from
+        what theta (m, d) or (d) says to them, logits (K, B, classes)."""
+
+        samples, longest = self.store.part(part, self.clients)[1], self.store.longest(part)
+        bites = -(-longest // SWEEP)
+        out = torch.full((len(self), bites, min(SWEEP, longest)), torch.nan, dtype=torch.float64, device=self.device)
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
+            parts = self.model.split(self._take(theta, rows))
+            for number, step in enumerate(feed):
+                logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
+                out[self._at(rows[: step.active]), number] = score(logits)[: step.active].double()
+
+        with torch.no_grad():
+            self._sweep(run, part)
+        there = torch.from_numpy(np.arange(longest) < samples[:, None]).to(self.device)
+        return torch.where(there, out.flatten(1)[:, :longest], torch.nan)
+
     # ------------------------------------------------------------------ who and how much
 
     def at(self, clients: np.ndarray, round: int | None = None) -> Cohort:

@@ -141,6 +141,7 @@ class Config(Section):
             del values["newcomers"]
         del values["train"]["cohort"]
         del values["data"]["root"]
+        values["data"]["source"].pop("cache", None)
         return values
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, schedule, world
+from . import checkpoint, detection, schedule, world
 from .cohort import Cohort
 from .comm import Comm
 from .config import Config
@@ -74,6 +74,7 @@ class Experiment:
         if resume_from is None:
             self.warm_up()
             self.evaluate()
+            self.listen()
             self.save()
         else:
             self.round = resume_from
@@ -94,6 +95,7 @@ class Experiment:
             stop = self.comm.any(self.stopping is not None)
             if last:
                 self.find()
+                self.listen()
             if last or stop or (config.checkpoint.every and self.round % config.checkpoint.every == 0):
                 self.save()
             if stop and not last:
@@ -134,6 +136,21 @@ class Experiment:
         found = self.method.findings(self.server, self.states.take(self.hosted))
         tables = {name: self.fl.table(value) for name, value in found.items()}
         self.history.keep_own(self.method.kind, {name: t for name, t in tables.items() if t is not None})
+
+    def listen(self) -> None:
+        """What detectors say to every test sample, before training and at its end, goes into the history."""
+        samples, partition = self.plan.samples, self.plan.partition
+        if samples.states is None or self.method.warm_start is None:
+            return
+        self.fl.begin(self.round, np.arange(self.clients), self.home)
+        with self.telemetry.phase("evaluate"):
+            rows = self.states.take(self.hosted)
+            found = detection.scores(self.method, self.server, rows, self.cohort(self.hosted))
+            tables = {kind: table for kind, value in found.items() if (table := self.fl.table(value)) is not None}
+        if self.comm.is_server and self.round == 0:
+            tables = {"baseline": next(iter(tables.values()))}
+            tables |= detection.marks(partition, samples.labels, samples.states)
+        self.history.keep_own(detection.NAME, tables)
 
     def train(self) -> None:
         """One round: draw the clients, place them, let the method work, keep the clients' new rows."""
@@ -230,6 +247,9 @@ class Experiment:
             self.history.write(self.folder.path)  # again: a run may have ended just after its last checkpoint
             traffic = self.method.traffic(self.server, self.clients)._asdict()
             self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, traffic | telemetry)
+            if series := self.history.own(detection.NAME):
+                names = self.config.data.source.model_dump()["states"]
+                detection.write(self.folder.path, detection.cells(series, self.plan.partition.group, names))
             for remark in self.method.remarks(self.history.own(self.method.kind)):
                 self.report.say(remark)
             self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")

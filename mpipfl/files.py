@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ import h5py
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A temporary path to write to, which becomes `path` in one step when all went well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}")  # processes may share a folder
     try:
         yield temporary
         sync(temporary)

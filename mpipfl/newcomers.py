@@ -136,10 +136,13 @@ class Origin:
                 f"{len(left)} {what} are left of {len(samples)}. Take fewer (data.clients, data.samples), or train the "
                 f"run on a part of the source (its data.samples)"
             )
-        partition = divide(data.model_copy(update={"samples": wanted}), samples, config.seed, left)
         samples = samples.fitted(before.training)
         samples.first_client = before.clients
-        return samples, partition
+        if samples.groups is not None:  # dealt to the newcomers as to the clients of any run
+            own = data.source.open(data.folder, config.seed, data.clients).groups
+            assert own is not None
+            samples.groups = np.concatenate([before.group, own])
+        return samples, divide(data.model_copy(update={"samples": wanted}), samples, config.seed, left)
 
     # ------------------------------------------------------------------ states
 

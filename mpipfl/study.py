@@ -25,6 +25,7 @@ class Study(Section):
     set: dict[str, Any] = Field(default_factory=dict, description="overrides for all runs")
     axes: dict[str, dict[str, dict[str, Any]]] = Field(default_factory=dict, description="choices by axis")
     special: dict[str, dict[str, Any]] = Field(default_factory=dict, description="overrides by names of choices")
+    start: dict[str, Any] | None = Field(None, description="overrides of a run whose model all others begin with")
     seeds: tuple[Natural, ...] = Field((0,), min_length=1, description="each combination runs with each of them")
 
     @field_validator("axes", mode="before")
@@ -63,6 +64,7 @@ class Point(NamedTuple):
     seed: int
     settings: dict[str, Any]
     more: tuple[str, ...] = ()  # overrides of the command line
+    start: Path | None = None  # the run whose model it begins with
 
     @property
     def name(self) -> str:
@@ -103,10 +105,31 @@ def study_of(path: Path) -> Study:
 
 
 def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
-    """Every combination with every seed, its settings checked."""
+    """Every combination with every seed, its settings checked; runs that others begin with come before them."""
+    starts: set[str] = set()
     for combination in itertools.product(*(choices.items() for choices in study.axes.values())):
-        settings = study.settings(combination)
         for seed in study.seeds:
-            point = Point(study, tuple(name for name, _ in combination), seed, settings, tuple(more))
+            point = Point(study, tuple(name for name, _ in combination), seed, study.settings(combination), tuple(more))
+            if study.start is not None:
+                start = start_of(study, combination, seed, tuple(more))
+                if start.name not in starts:
+                    load(study.base, start.overrides)
+                    yield start
+                starts.add(start.name)
+                begin = {"algorithm.warm_start": {"run": str(start.folder)}}
+                point = point._replace(settings=point.settings | begin, start=start.folder)
             load(study.base, point.overrides)
             yield point
+
+
+def start_of(
+    study: Study, combination: Sequence[tuple[str, dict[str, Any]]], seed: int, more: tuple[str, ...]
+) -> Point:
+    """The run that a combination begins with: on the same data, with the same network."""
+    assert study.start is not None
+    every = [
+        (name, {key: value for key, value in own.items() if key.split(".")[0] in ("data", "model")})
+        for name, own in combination
+    ]
+    alike = [(name, own) for name, own in every if own]
+    return Point(study, ("start", *(name for name, _ in alike)), seed, study.settings(alike) | study.start, more)

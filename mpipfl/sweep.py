@@ -15,6 +15,8 @@ A study is a base configuration, axes of named settings, and seeds; every combin
     special:                           # more overrides for the combinations that have all of these choices
       ditto 0.5: {algorithm.lambda: 1}
     seeds: [0, 1, 2]
+    start: {algorithm: fedavg, rounds: 200}    # a run made first, with each seed (and each of the axes' choices of data
+                                   # and model), whose model all others begin with: their algorithm.warm_start
 
 Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
 those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds;
@@ -65,6 +67,10 @@ ERRORS = {"last": ("last", "error_mean")}
 def run(point: Point, running: set[Job]) -> bool:
     """One run, from where it is to its end; what it says goes into its folder. Whether it went well."""
     point.folder.mkdir(parents=True, exist_ok=True)
+    if point.start is not None and not (point.start / "summary.json").exists():
+        reason = f"{point.start}, which it begins with, is not done; see its failed.txt"
+        (point.folder / "failed.txt").write_text(reason + "\n", encoding="utf-8")
+        return False
     command = [sys.executable, "-m", "mpipfl.run", str(point.study.base), *point.overrides, "--resume"]
     (point.folder / "failed.txt").unlink(missing_ok=True)
     with open(point.folder / "output.txt", "ab") as output:
@@ -245,9 +251,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a long list may be cut short by `| head`
         print("\n".join(f"{point.state:<7} {point.folder}  {' '.join(point.overrides)}" for point in every))
         return 0
+    stages = [s for s in ([p for p in todo if p.start is None], [p for p in todo if p.start is not None]) if s]
     if options.slurm:
-        return submit(options.study, options.overrides, todo, options.runs or 0)
-    if not run_all(todo, options.runs or 1):
+        if len(stages) == 2:
+            print(f"{len(stages[1])} begin with the models of others: give the command again when those are done")
+        return submit(options.study, options.overrides, stages[0] if stages else [], options.runs or 0)
+    if not all(run_all(stage, options.runs or 1) for stage in stages):
         print("interrupted; start the study again to go on", file=sys.stderr)
         return INTERRUPTED
     Console(width=None if sys.stdout.isatty() else 120).print(table(every))

@@ -110,6 +110,14 @@ def of_persfl(clients: int) -> dict[str, np.ndarray]:
             "chosen": accuracy.argmax(1)}  # fmt: skip
 
 
+def of_detection(clients: int, shift: float = 0.0) -> dict[str, np.ndarray]:
+    """Six test samples a client, two in each state, a positive before a negative; the baseline accepts all of them, and
+    so does the global model; the personal one tells them apart."""
+    label = np.tile([1.0, 0.0], (clients, 3))
+    return {"label": label, "state": np.tile([0.0, 0, 1, 1, 2, 2], (clients, 1)), "baseline": 1 + label,
+            "global": 2 - label, "personal": label + shift}  # fmt: skip
+
+
 def rewrite_history(path: Path, **changes: np.ndarray | None) -> None:
     """Replace data sets of history.h5 by name (`__` for `/`); None leaves one out."""
     from .suite import content

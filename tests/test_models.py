@@ -83,6 +83,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "lenet5 original": (lambda: papers("lenet5", activation="tanh", pooling="average"), IMAGE, True),
     "cnn": (lambda: papers("cnn", channels=[3, 5]), IMAGE, True),
     "cnn6": (lambda: papers("cnn6", channels=[2, 3, 4, 5], hidden=6), IMAGE, True),
+    "wakeword": (lambda: papers("wakeword", size="small"), IMAGE, True),
     "group norm, strides, no bias": (normed, (2, 9, 9), True),
     "one layer": (lambda: nn.Linear(6, 3), ROW, True),
     "activation used twice": (activation_twice, ROW, True),
@@ -326,6 +327,8 @@ def test_dimensions(name: str, numbers: int) -> None:
         ("cnn", (3, 32, 32), 10, 76 * 6 + 151 * 16 + 401 * 120 + 121 * 84 + 85 * 10),  # and on CIFAR-10
         ("cnn6", (3, 32, 32), 20, 28 * 32 + 289 * 64 + 577 * 128 + 1153 * 256 + 257 * 100 + 101 * 20),
         ("cnn6", (3, 64, 64), 3, 28 * 32 + 289 * 64 + 577 * 128 + 1153 * 256 + 257 * 100 + 101 * 3),
+        # 3,034,242: seven convolutions and four poolings, of 40 mel bands and 98 windows 2 x 6 are left
+        ("wakeword", (1, 40, 98), 2, 10 * 64 + 577 * 128 + 1153 * 256 + 2305 * (3 * 256 + 384) + (384 * 12 + 1) * 2),
     ],
 )
 def test_the_papers_networks(kind: str, shape: tuple[int, ...], classes: int, numbers: int) -> None:
@@ -372,14 +375,14 @@ def test_building_leaves_the_random_state() -> None:
     assert torch.equal(torch.rand(2), expected)
 
 
-@pytest.mark.parametrize("kind", ["lenet5", "cnn", "cnn6"])
+@pytest.mark.parametrize("kind", ["lenet5", "cnn", "cnn6", "wakeword"])
 @pytest.mark.parametrize("shape", [(784,), (28, 28), (1, 8, 28), (3, 15, 15)])
 def test_convolutions_need_images(kind: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match=rf"model.kind={kind} needs images of 16 x 16 or more.*logistic or mlp"):
         build(TypeAdapter(Model).validate_python(kind), shape, 10, 0)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn", "cnn6"])
+@pytest.mark.parametrize("kind", ["logistic", "mlp", "lenet5", "cnn", "cnn6", "wakeword"])
 @pytest.mark.parametrize("shape", [(1, 16, 16), (3, 32, 32), (1, 28, 28), (2, 20, 31)])
 def test_any_image_size(kind: str, shape: tuple[int, ...]) -> None:
     batched = Batched(build(TypeAdapter(Model).validate_python(kind), shape, 7, 0), shape)
@@ -398,11 +401,12 @@ def averaging(size: Any, channels: int) -> Callable[[], nn.Module]:
         (lambda: papers("lenet5"), IMAGE),
         (lambda: papers("cnn", channels=[3, 5]), IMAGE),
         (lambda: papers("cnn6", channels=[1, 8, 6, 17], hidden=13), (1, 64, 64)),
+        (lambda: papers("wakeword", size="small"), IMAGE),
         (averaging(1, 17), (2, 9, 9)),
         (averaging((2, 1), 17), (2, 9, 9)),
         (averaging((3, None), 17), (2, 9, 9)),  # windows that overlap
     ],
-    ids=["lenet5", "cnn", "cnn6", "mean", "mean of windows", "mean of overlapping windows"],
+    ids=["lenet5", "cnn", "cnn6", "wakeword", "mean", "mean of windows", "mean of overlapping windows"],
 )
 def test_bits_do_not_depend_on_companions(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)

@@ -26,6 +26,7 @@ OWN = {
     "ucfl": folders.of_ucfl(12, GROUPS),
     "pfedvem": {"round": np.arange(1, 7), "tau": np.tile(np.linspace(1, 9, 12), (6, 1))},
     "persfl": folders.of_persfl(12),
+    "detection": folders.of_detection(12),
 }
 
 

@@ -213,4 +213,37 @@ def test_what_the_study_says_itself_is_not_overridden(
 
 def test_the_projects_studies_are_right() -> None:
     for path in sorted((PROJECT / "jobs").glob("*.yaml")):
-        assert list(points(study_of(path).model_copy(update={"base": PROJECT / "configs" / path.name})))
+        study = study_of(path)
+        assert list(points(study.model_copy(update={"base": PROJECT / study.base})))
+
+
+def test_all_begin_with_one_run(tmp_path: Path) -> None:
+    """It is made once for each seed and each choice of data or model, before the others; they name it in warm_start."""
+    study = write(
+        tmp_path, start={"algorithm": "fedavg", "rounds": 5}, special={"many ditto": {"train.lr": 0.5}},
+        axes={
+            "method": {"fedavg": {"algorithm": "fedavg", "train.lr": 0.2}, "ditto": {"algorithm": "ditto"}},
+            "division": {"few": {"data.clients": 3}, "many": {"data.clients": 5, "train.batch": 4}},
+        },
+    )  # fmt: skip
+    every = list(points(study_of(study)))
+    assert sorted(p.name for p in every if p.start is None) == [
+        f"start_{n}_s{s}" for n in ("few", "many") for s in (0, 3)
+    ]
+    for place, point in enumerate(every):
+        run = load(STUDY["base"], point.overrides)
+        if point.start is None:
+            assert (run.rounds, run.algorithm.kind, run.train.lr, run.train.batch) == (5, "fedavg", 0.03, 16)
+            assert run.data.clients == (3 if "few" in point.name else 5) and run.algorithm.warm_start is None
+        else:
+            name = f"start_{'few' if 'few' in point.choices else 'many'}_s{point.seed}"
+            assert run.rounds == 1 and run.algorithm.warm_start is not None
+            assert run.algorithm.warm_start.run == point.start == tmp_path / "study" / name
+            assert name in [p.name for p in every[:place]]
+
+
+def test_nothing_begins_with_a_run_that_is_not_done(tmp_path: Path) -> None:
+    study = write(tmp_path, start={"algorithm": "fedavg"}, axes={}, seeds=[0])
+    start, point = points(study_of(study))
+    assert not sweep.run(point, set()) and point.state == "failed"
+    assert f"{start.folder}, which it begins with, is not done" in (point.folder / "failed.txt").read_text()

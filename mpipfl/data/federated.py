@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from mpipfl.data.glyphs import Glyphs
 from mpipfl.data.keyed import generator
-from mpipfl.data.partition import Partition
+from mpipfl.data.partition import PARTS, Partition
 from mpipfl.data.partitions import Division, Iid, Pooled
 from mpipfl.data.samples import Samples
 from mpipfl.data.shifts import AnyShift, NoShift, check_square, turned
@@ -42,6 +42,7 @@ class Split(Section):
         description="Share of test samples, at least one if not 0; or official: the source's own test samples of the "
         "client's classes (subclasses, users), shared with the other clients that have these. All others are train.",
     )
+    lists: bool = Field(default=False, description="Divided by the source's own lists (Speech Commands) instead.")
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> Split:
@@ -49,6 +50,8 @@ class Split(Section):
             raise ValueError(
                 f"validation + test is {self.validation + self.own_test:g}; it must be less than 1, the rest is train"
             )
+        if self.lists and self.model_fields_set & {"validation", "test"}:
+            raise ValueError("give lists, or validation and test, not both")
         return self
 
     @property
@@ -124,7 +127,9 @@ class Data(Section):
 def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = None) -> Partition:
     """Who gets which samples (`among` these, or all) for which part, and how each client sees them: a function of its
     arguments alone."""
+    takes = samples.takes
     chosen = np.arange(len(samples)) if among is None else among
+    chosen = chosen[chosen % takes == 0]  # the first take of each
     official = np.empty(0, np.int64)
     if data.split.test == "official":
         if samples.is_test is None or not samples.is_test.any():
@@ -133,8 +138,8 @@ def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = N
                 f"of each client's samples, for instance data.split.test=0.2."
             )
         official, chosen = np.flatnonzero(samples.is_test), chosen[~samples.is_test[chosen]]
-    if data.samples is not None and data.samples < len(chosen):
-        chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples])]
+    if data.samples is not None and data.samples // takes < len(chosen):
+        chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples // takes])]
     floor = data.split.floor
     pool = samples.pool(chosen)
     shares = data.partition.divide(pool, data.clients, seed, floor)
@@ -146,11 +151,14 @@ def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = N
         )
     shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(shares)]
     sizes = data.split.sizes(totals)
-    if isinstance(data.partition, Pooled):
+    if data.split.lists:
+        shuffled, sizes = as_listed(shuffled, samples, chosen)
+    elif isinstance(data.partition, Pooled):
         assert pool.users is not None
         for client, share in enumerate(shuffled):
             shuffled[client], sizes[client] = by_user(share, pool.users[share], sizes[client])
-    index = [chosen[share] for share in shuffled]
+    index = [(chosen[share][:, None] + np.arange(takes)).reshape(-1) for share in shuffled]
+    totals, sizes = takes * totals, takes * sizes
     if len(official):
         mark = marks(data.partition, samples)
         tests = [official[np.isin(mark[official], mark[own])] for own in index]
@@ -159,7 +167,7 @@ def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = N
         totals = sizes.sum(1)
     ends = np.cumsum(totals)
     bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(sizes, 1)])
-    group = data.shift.group(data.clients)
+    group = data.shift.group(data.clients) if samples.groups is None else samples.groups[samples.first_client :]
     rotation = np.array([data.shift.degrees(int(own)) for own in range(int(group.max()) + 1)], np.int64)
     check_square(samples.shape, int(rotation.max()))
     permutations = [data.shift.permutation(own, samples.classes, seed) for own in range(len(rotation))]
@@ -194,6 +202,24 @@ def by_user(share: np.ndarray, users: np.ndarray, sizes: np.ndarray) -> tuple[np
         filled[part[own]] = True
     where = part[user]
     return share[np.argsort(where, kind="stable")], np.bincount(where, minlength=3)
+
+
+def as_listed(shares: list[np.ndarray], samples: Samples, chosen: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """Each client's samples ordered by the set's own division, and the parts' sizes (M, 3)."""
+    if samples.division is None:
+        raise DataError(
+            "data.split.lists: this source has no validation_list.txt and testing_list.txt, or knows none; leave it "
+            "out, and data.split cuts shares."
+        )
+    part = samples.division[chosen]
+    sizes = np.stack([np.bincount(part[share], minlength=3) for share in shares])
+    if (empty := np.argwhere(sizes == 0)).size:
+        client, which = empty[0]
+        raise DataError(
+            f"data.split.lists: client {client} has no {PARTS[which]} samples in the set's own division. Take fewer "
+            f"clients, another partition, or shares."
+        )
+    return [share[np.argsort(part[share], kind="stable")] for share in shares], sizes
 
 
 def fill(

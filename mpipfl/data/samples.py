@@ -34,6 +34,10 @@ class Samples:
     users: np.ndarray | None = None  # (N,) int64, 0..U-1: who made the sample, where that is known
     subclasses: np.ndarray | None = None  # (N,) int64: a finer class, of which each label has several
     is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
+    division: np.ndarray | None = None  # (N,) int64: the set's own division, 0 train, 1 validation, 2 test
+    takes: int = 1  # so many samples in a row are takes of one thing: they are never divided
+    states: np.ndarray | None = None  # (N,) int64: the circumstances that a detector is judged in
+    groups: np.ndarray | None = None  # (M,) int64: the clients' groups, where the source makes them differ
     vocabulary: Vocabulary | None = None  # what token ids stand for
     best: dict[str, np.ndarray] | None = None  # the best models by kind, by user, where they are known
     first_client: int = 0  # the number that client 0 has for the source; newcomers come after a run's clients

@@ -1,4 +1,4 @@
-"""Where samples come from: the public image sets, most through torchvision, one's own arrays, and drawn characters.
+"""Where samples come from: the public image sets, most through torchvision, texts, sounds, arrays, drawn characters.
 
 A source is its section of the configuration; `open` finds, if need be downloads, and reads it. A set that can be had
 in no way is reported with the places searched and the command that fetches it.
@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from mpipfl.data.arrays import Arrays
+from mpipfl.data.audio import Audio
 from mpipfl.data.download import fetch
 from mpipfl.data.gaussian import Gaussian
 from mpipfl.data.glyphs import Glyphs
@@ -235,6 +236,7 @@ Source = Annotated[
     | Leaf
     | Tff
     | Shakespeare
+    | Audio
     | Glyphs
     | Gaussian,
     Field(discriminator="kind", description="Where the samples come from."),

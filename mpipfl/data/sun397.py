@@ -13,7 +13,6 @@ made small (a minute or two for 15,000), and kept as one .npy file beside the or
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from pathlib import Path
 from typing import Annotated, Literal
@@ -21,11 +20,11 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from mpipfl.data.kept import kept
 from mpipfl.data.keyed import generator
-from mpipfl.data.samples import ArraySamples, Samples, mapped
+from mpipfl.data.samples import ArraySamples, Samples
 from mpipfl.data.spreadsheet import read_sheet
 from mpipfl.errors import DataError
-from mpipfl.files import whole
 from mpipfl.section import Count, Number, Section
 
 SUPERCLASSES = ("indoor", "outdoor, natural", "outdoor, man-made")
@@ -101,21 +100,10 @@ def read_hierarchy(folder: Path) -> list[list[str]]:
 
 
 def small(folder: Path, files: list[Path], side: int) -> np.ndarray:
-    """(N, side, side, 3) uint8: from the file kept beside the originals, else decoded and, where possible, kept."""
+    """(N, side, side, 3) uint8, decoded once and, where possible, kept beside the originals."""
     listing = "\n".join(str(file.relative_to(folder)) for file in files)
-    kept = folder / f"mpipfl_{side}_{hashlib.sha256(listing.encode()).hexdigest()[:16]}.npy"
-    if not kept.is_file():
-        pictures = np.empty((len(files), side, side, 3), np.uint8)
-        for place, file in enumerate(files):
-            pictures[place] = decoded(file, side)
-        with contextlib.suppress(OSError), whole(kept) as temporary, open(temporary, "wb") as stream:
-            np.save(stream, pictures)
-        if not kept.is_file():
-            return pictures  # a folder that cannot be written to
-    pictures = mapped(kept)
-    if pictures.shape != (len(files), side, side, 3) or pictures.dtype != np.uint8:
-        raise DataError(f"{kept} holds other images than it should; delete it to have it made anew.")
-    return pictures
+    path = folder / f"mpipfl_{side}_{hashlib.sha256(listing.encode()).hexdigest()[:16]}.npy"
+    return kept(path, (len(files), side, side, 3), np.dtype(np.uint8), lambda: (decoded(f, side)[None] for f in files))
 
 
 def decoded(file: Path, side: int) -> np.ndarray:

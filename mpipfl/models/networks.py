@@ -118,6 +118,31 @@ class CNN6(Network):
         return nn.Sequential(*layers, nn.Linear(self.hidden, classes))
 
 
+class WakeWord(Network):
+    """Eleven layers of 3x3 convolutions and max-pooling on a spectrogram, and a dense output; 3 million parameters."""
+
+    kind: Literal["wakeword"] = "wakeword"
+    size: Literal["full", "small"] = Field("full", description="small has 1/200 of the parameters")
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        before, _, _ = images(shape, self.kind, 16)
+        layers: list[nn.Module] = []
+        for part in WAKEWORD[self.size]:
+            for channels in part:
+                layers += [nn.Conv2d(before, channels, 3, padding=1), nn.ReLU()]
+                before = channels
+            layers.append(nn.MaxPool2d(2))
+        features = nn.Sequential(*layers[:-1], nn.Flatten())  # nothing is pooled after the last convolution
+        return nn.Sequential(*features, nn.Linear(flat(features, shape), classes))
+
+
+# channels of the convolutions between two poolings
+WAKEWORD = {
+    "full": ((64,), (128,), (256, 256), (256, 256), (384,)),
+    "small": ((6,), (12,), (16, 16), (16, 16), (24,)),
+}
+
+
 class Location(Network):
     """One number for each of the inputs, their mean under Gaussian noise: loss |x - theta|^2 / (2 variance)."""
 

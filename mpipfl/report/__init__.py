@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ..errors import UserError
 from ..files import whole
-from . import classes, contents
+from . import classes, contents, detection
 from .clock import System, system
 from .compare import Comparison, compare, refuse
 from .runs import ReportError, read
@@ -63,7 +63,7 @@ def files(comparison: Comparison, output: Path | None, folder: Path | None, cloc
 def tables(comparison: Comparison) -> list[Table]:
     """Every table of the report that has rows."""
     made = [contents.results(comparison), classes.macro_table(comparison), classes.false_accepts_table(comparison),
-            contents.improvement(comparison), contents.fairness_table(comparison),
+            detection.table(comparison), contents.improvement(comparison), contents.fairness_table(comparison),
             contents.clients(comparison), contents.what_was_run(comparison), contents.costs(comparison),
             contents.phases(comparison)]  # fmt: skip
     return [table for table in made if table is not None and table.rows]

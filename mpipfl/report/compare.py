@@ -17,9 +17,9 @@ import numpy as np
 from ..metrics import improvement, quantum_of_improvement
 from .runs import ReportError, Run
 
-PLAIN = ("name", "seed", "output", "device", "threads", "train.cohort", "data.root", "data.source.download",
-         "newcomers.run")  # fmt: skip
-NOT_DATA = ("data.root", "data.source.download")
+NOT_DATA = ("data.root", "data.source.download", "data.source.cache")
+PLAIN = ("name", "seed", "output", "device", "threads", "train.cohort", "newcomers.run", *NOT_DATA)
+WARM = "algorithm.warm_start.run"
 LONGEST = 40  # characters of a label
 
 
@@ -152,8 +152,11 @@ def compare(runs: Sequence[Run]) -> Comparison:
 
 
 def deciding(run: Run) -> dict[str, Any]:
-    """The settings that decide what a run is, its seed apart."""
-    return {k: v for k, v in run.settings.items() if k not in PLAIN and not k.startswith("checkpoint.")}
+    """The settings that decide what a run is, its seed apart: that of the run it begins with too."""
+    settings = {k: v for k, v in run.settings.items() if k not in PLAIN and not k.startswith("checkpoint.")}
+    if isinstance(begin := settings.get(WARM), str):
+        settings[WARM] = begin.removesuffix(f"_s{run.seed}")
+    return settings
 
 
 def differing(runs: Sequence[Run], without: Sequence[str] = ()) -> list[str]:

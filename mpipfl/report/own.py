@@ -7,14 +7,16 @@ What was not recorded is said and skipped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from ..detection import NAME as DETECTION
+from . import detection
 from . import own_panels as draw
 from .compare import Comparison, Line
 from .own_panels import Scene
 from .pictures import panels, style, svg
-from .runs import short
+from .runs import Run, short
 
 
 class Panel(NamedTuple):
@@ -55,32 +57,46 @@ REGISTRY: dict[str, tuple[Panel, ...]] = {
         *(Panel(f"validation accuracy against λ, client {client}", ("grid_accuracy",),
                 draw.grid(client)) for client in range(4)),
     ),
+    DETECTION: tuple(  # of any method
+        Panel(f"relative false accepts, {model} model", ("label", "state", "baseline", model), detection.panel(model))
+        for model in ("global", "personal")
+    ),
 }  # fmt: skip
 
 
 def pictures(comparison: Comparison) -> list[tuple[Line, str | None, list[str]]]:
-    """For each line whose method has pictures of its own: the picture of its first run, and what is to be said."""
+    """For each line whose method has pictures of its own, or that detects: the picture of its first run, and what is to
+    be said."""
     found: list[tuple[Line, str | None, list[str]]] = []
     drawn: Counter[str] = Counter()
     for index, line in enumerate(comparison.lines):
-        if line.method in REGISTRY:
-            drawn[line.method] += 1
-            if drawn[line.method] > MOST:
-                found.append((line, None, [f"Not drawn: pictures of {MOST} lines of this method are above."]))
+        run = line.runs[0]
+        for name in subjects(run):
+            drawn[name] += 1
+            if drawn[name] > MOST:
+                found.append((line, None, [f"Not drawn: pictures of {MOST} lines of this kind are above."]))
                 continue
-            run = line.runs[0]
             average = comparison.baseline("fedavg", run)
             names = [other.runs for other in comparison.lines]
             place = next((i for i, runs in enumerate(names) if average in runs), 0)
-            scene = Scene(run, run.own(line.method), style(index)["color"], average, style(place)["color"])
-            found.append((line, *picture(scene, f"own {index}")))
+            scene = Scene(run, run.own(name), style(index)["color"], average, style(place)["color"])
+            found.append((line, *picture(scene, REGISTRY[name], f"own {name} {index}")))
     return found
 
 
-def picture(scene: Scene, name: str) -> tuple[str | None, list[str]]:
-    """The panels of a method in one drawing, and remarks."""
+def subjects(run: Run) -> list[str]:
+    """What of a run has pictures: its method, and what it detected."""
+    return [
+        name
+        for name in dict.fromkeys((run.method, DETECTION))
+        if name in REGISTRY and (name == run.method or run.own(name))
+    ]
+
+
+def picture(scene: Scene, wanted: Sequence[Panel], name: str) -> tuple[str | None, list[str]]:
+    """Some panels in one drawing, and remarks."""
     said, ready = [], []
-    for panel in REGISTRY[scene.run.method]:
+    for panel in wanted:
         missing = [need for need in panel.needs if need not in scene.own or not scene.own[need].size]
         if missing:
             said.append(f"{panel.title}: not drawn, as {', '.join(missing)} is not in history.h5")

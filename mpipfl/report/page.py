@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import across, classes, contents, own, pictures
+from . import across, classes, contents, detection, own, pictures
 from .clock import System, participants
 from .compare import Comparison, Line, shown
 from .tables import Table
@@ -75,7 +75,7 @@ def versions(comparison: Comparison) -> str:
 
 
 def results(comparison: Comparison) -> str:
-    more = (classes.macro_table(comparison), classes.false_accepts_table(comparison))
+    more = (classes.macro_table(comparison), classes.false_accepts_table(comparison), detection.table(comparison))
     return "\n".join([contents.results(comparison).html(), *(titled(table) for table in more if table is not None)])
 
 

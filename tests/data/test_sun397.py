@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mpipfl.data import sun397
+from mpipfl.data import kept, sun397
 from mpipfl.data.federated import Data, divide
 from mpipfl.data.spreadsheet import read_sheet
 from mpipfl.data.sun397 import Sun397, read_hierarchy
@@ -149,7 +149,7 @@ def test_a_folder_that_cannot_be_written_to(root, monkeypatch):
     def refuse(*arguments):
         raise PermissionError("read-only")
 
-    monkeypatch.setattr(sun397, "whole", refuse)
+    monkeypatch.setattr(kept, "whole", refuse)
     check(SMALL.open(root, 0, 2))
     assert not list((root / "SUN397").glob("*.npy"))
 
@@ -193,10 +193,10 @@ def test_too_much_asked_for(root):
 
 def test_a_damaged_file_of_small_images_is_named(root):
     SMALL.open(root, 0, 2)
-    (kept,) = (root / "SUN397").glob("*.npy")
-    np.save(kept, np.zeros((2, 8, 8, 3), np.uint8))
-    with pytest.raises(DataError, match="holds other images than it should; delete it"):
+    (file,) = (root / "SUN397").glob("*.npy")
+    np.save(file, np.zeros((2, 8, 8, 3), np.uint8))
+    with pytest.raises(DataError, match="holds other samples than it should; delete it"):
         SMALL.open(root, 0, 2)
-    kept.write_bytes(b"x")
+    file.write_bytes(b"x")
     with pytest.raises(DataError, match=r"npy cannot be read"):
         SMALL.open(root, 0, 2)
