@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,13 @@ from .cluster import Cluster
 from .suite import config, content, differing
 
 WHY = slurm.missing()
-real = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+
+
+def real(test: Callable[..., None]) -> Callable[..., None]:
+    """Needs a cluster, and its time: jobs wait for the scheduler, and for other work of this machine."""
+    return pytest.mark.timeout(900)(pytest.mark.skipif(WHY is not None, reason=WHY or "")(test))
+
+
 TWO_TASKS = ("--ntasks-per-node=2", "--gpus-per-node=1", "--cpus-per-task=1")  # what a node of the cluster has
 
 # Its rounds take a second as long as a file is there; the results do not depend on it
