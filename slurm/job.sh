@@ -34,6 +34,7 @@ requeued() {
     # a job that its user has cancelled is not running any more, and must not come back
     if [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
       echo "job $SLURM_JOB_ID: stopped with code $code after Slurm's signal; it waits in the queue again"
+      sleep 3 # Slurm is still cleaning up: requeued at once, it may leave the ranks' PMIx socket in the next start's way
       scontrol requeue "$SLURM_JOB_ID" || echo "it cannot be requeued: submit it again, and it goes on" >&2
     fi
   fi
