@@ -4,8 +4,11 @@ export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1} # srun does not take this ov
 export MPIPFL_PROGRESS=lines
 
 # One rank a task, but one server in all: only the first node has use for its last task. One task a node: one rank each.
-workers=$((SLURM_NTASKS_PER_NODE > 1 ? SLURM_NTASKS_PER_NODE - 1 : SLURM_NTASKS_PER_NODE))
-ranks=$((SLURM_NNODES * workers + (SLURM_NTASKS_PER_NODE > 1)))
+tasks=$SLURM_NTASKS_PER_NODE
+ranks_on() { # so many nodes
+  echo $((tasks > 1 ? $1 * (tasks - 1) + 1 : $1))
+}
+ranks=$(ranks_on "$SLURM_NNODES")
 unset SLURM_NTASKS_PER_NODE # srun would take it for an order, and complain of the nodes that have one task less
 
 # on_ranks COMMAND...      start it on all ranks. A signal while Python starts would kill a rank: until the program
@@ -31,6 +34,7 @@ requeued() {
     # a job that its user has cancelled is not running any more, and must not come back
     if [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
       echo "job $SLURM_JOB_ID: stopped with code $code after Slurm's signal; it waits in the queue again"
+      sleep 3 # Slurm is still cleaning up: requeued at once, it may leave the ranks' PMIx socket in the next start's way
       scontrol requeue "$SLURM_JOB_ID" || echo "it cannot be requeued: submit it again, and it goes on" >&2
     fi
   fi

@@ -52,6 +52,7 @@ class Cluster:
             "MPIPFL_VENV": os.environ.get("VIRTUAL_ENV", str(PROJECT / ".venv")),
         }
         self.environment["PATH"] += ":/usr/sbin"
+        self.hastened: set[tuple[str, str]] = set()
 
     # ------------------------------------------------------------------ jobs
 
@@ -90,8 +91,10 @@ class Cluster:
             hopeless = until is not None and all(map(ended, tasks))
             assert time.monotonic() < limit and not hopeless, f"{tasks}\n{self.output(job)}"
             for task in tasks:
-                if task["JobState"] == "PENDING" and task["Restarts"] != "0" and task["Reason"] == "BeginTime":
-                    self.command("scontrol", "update", f"jobid={task['JobId']}", "StartTime=now")
+                start = (task["JobId"], task["Restarts"])
+                if task["JobState"] == "PENDING" and task["Reason"] == "BeginTime" and start not in self.hastened:
+                    self.hastened.add(start)  # not at once: the node still remembers the job as killed
+                    self.command("scontrol", "update", f"jobid={task['JobId']}", "StartTime=now+5")
             time.sleep(0.3)
         return tasks
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,13 @@ from .cluster import Cluster
 from .suite import config, content, differing
 
 WHY = slurm.missing()
-real = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+
+
+def real(test: Callable[..., None]) -> Callable[..., None]:
+    """Needs a cluster, and its time: jobs wait for the scheduler, and for other work of this machine."""
+    return pytest.mark.timeout(900)(pytest.mark.skipif(WHY is not None, reason=WHY or "")(test))
+
+
 TWO_TASKS = ("--ntasks-per-node=2", "--gpus-per-node=1", "--cpus-per-task=1")  # what a node of the cluster has
 
 # Its rounds take a second as long as a file is there; the results do not depend on it
@@ -165,6 +172,41 @@ def test_a_study_as_an_array(
 
 
 # ---------------------------------------------------------------------- without a cluster
+
+
+def in_a_job(script: str, **environ: str) -> list[str]:
+    """What a script says that has read slurm/job.sh, started by a launcher that only tells what it was told."""
+    inside = {"PATH": "/usr/bin:/bin", "MPIPFL_LAUNCH": "echo {ranks} ranks:"} | environ
+    done = subprocess.run(
+        ["bash", "-c", f"set -euo pipefail; source slurm/job.sh; {script}"], cwd=slurm.PROJECT, env=inside,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "ranks"), [(1, 1, 1), (3, 1, 3), (1, 2, 2), (2, 2, 3), (1, 5, 5), (4, 5, 17)]
+)
+def test_one_server_in_all(nodes: int, tasks: int, ranks: int) -> None:
+    (said,) = in_a_job("on_ranks python it", SLURM_NNODES=str(nodes), SLURM_NTASKS_PER_NODE=str(tasks))
+    assert said.startswith(f"{ranks} ranks: bash") and said.endswith(" rank python it")
+
+
+def test_node_counts_of_the_scaling_benchmark() -> None:
+    """Its loop over nodes; the benchmark itself is not started."""
+    script = (slurm.PROJECT / "slurm/scaling.sbatch").read_text()
+    said = in_a_job(script[script.index("\nnodes=1") :], SLURM_NNODES="6", SLURM_NTASKS_PER_NODE="5")
+    assert [line.split()[0] for line in said] == ["5", "9", "17", "25"]
+
+
+@pytest.mark.parametrize("path", sorted((slurm.PROJECT / "slurm").glob("*.s*")), ids=lambda path: path.name)
+def test_the_files_are_right(path: Path) -> None:
+    """Bash can read them, and everything is explained in its head and in the README."""
+    subprocess.run(["bash", "-n", path], check=True)
+    assert f"`{path.name}`" in (slurm.PROJECT / "slurm/README.md").read_text()
+    if path.suffix == ".sbatch":
+        assert f"slurm/{path.name}" in path.read_text().split("#SBATCH")[0]
+
 
 SBATCH = """#!/usr/bin/env bash
 printf '%s\\n' "$*" >> calls.txt
