@@ -29,7 +29,7 @@ def evaluate(
     fl: Federation,
     best: dict[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Accuracy and loss of every client (M) by name, on rank 0 (empty elsewhere)."""
+    """Accuracy and loss of every client (M) by name, on every rank."""
     made = algorithm.models(server, clients, cohort)
     names, columns = [], []
     for part, prefix in PARTS.items():
@@ -45,7 +45,7 @@ def evaluate(
             names.append(f"{kind}/error")
             columns.append((theta.double() - truth).abs().mean(1))
     table = fl.table(torch.stack(columns, 1))
-    return {} if table is None else {name: table[:, i].copy() for i, name in enumerate(names)}
+    return {name: table[:, i].copy() for i, name in enumerate(names)}
 
 
 def scores(cohort: Cohort, theta: Tensor | None, part: str) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,7 @@ class History:
         for name, value in values.items():
             self.series.setdefault(name, []).append(value)
 
-    def append_own(self, method: str, round: int, values: dict[str, np.ndarray | None]) -> None:
+    def append_own(self, method: str, round: int, values: dict[str, np.ndarray]) -> None:
         """A method's own series, one row for each round it trained, beside their rounds: `<method>/<name>`."""
         for name, value in {"round": np.asarray(round), **values}.items():
             self.series.setdefault(f"{method}/{name}", []).append(np.asarray(value))
