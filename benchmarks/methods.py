@@ -71,8 +71,7 @@ def runner(name: str, work: Workload) -> Callable[[], None]:
     experiment = Experiment(config, plan, Comm(), folder, Reporter(False, 1, work.name))
 
     def go() -> None:
-        experiment.round += 1
-        experiment.train()
+        experiment.step("train", experiment.train)
 
     go()
     return go

@@ -82,8 +82,7 @@ def rounds(comm: Comm, work: Workload, repeats: int) -> Row:
         comm.barrier()
         start = time.perf_counter()
         for _ in range(many):
-            experiment.round += 1
-            experiment.train()
+            experiment.step("train", experiment.train)
         comm.barrier()
         return time.perf_counter() - start
 
@@ -136,12 +135,11 @@ def mixing(comm: Comm, work: Workload, repeats: int) -> Row:
     experiment.server = experiment.server._replace(weight=weight, row=nothing, theta=experiment.server.theta[:0])
 
     def whole() -> None:
-        experiment.round += 1
-        experiment.train()
+        experiment.step("train", experiment.train)
 
     def mix() -> None:
         here = experiment.fl.clients
-        experiment.fl.mix(weight[here], experiment.states.take(here).theta)
+        experiment.fl.mix(weight[here], experiment.hosting.states.take(here).theta)
 
     found = wire.race(comm, repeats, {"round": whole, "mix": mix})
     share = found["mix"] / found["round"]

@@ -62,9 +62,18 @@ class Cohort:
     """The clients of a round hosted here, and what they can do with their data."""
 
     def __init__(
-        self, clients: np.ndarray, store: Store, model: Batched, train: Train, seed: int, round: int, width: int
+        self,
+        clients: np.ndarray,
+        store: Store,
+        model: Batched,
+        train: Train,
+        seed: int,
+        round: int,
+        width: int,
+        beat: Callable[[], bool] = lambda: True,
     ) -> None:
         self.clients, self.store, self.model, self.train = clients, store, model, train
+        self.beat = beat  # asked before every step: whether to do it, as a round may have to end early
         self.seed, self.round, self.width = seed, round, max(2, width)
         self.device = store.x.device
         self.n_train = torch.from_numpy(store.part("train", clients)[1]).to(self.device, torch.float64)
@@ -140,7 +149,7 @@ class Cohort:
 
         def run(rows: np.ndarray, *feeds: Iterator[Step]) -> None:
             fields = [self._take(field, rows).clone() for field in state]
-            for number, data in enumerate(zip(*feeds, strict=True)):
+            for number, data in enumerate(zip(*feeds, strict=False)):
                 active = data[0].active
                 seen = [MiniBatch(self, rows, number, one) for one in data]
                 new = step(*(field[: max(2, active)] for field in fields), *seen)
@@ -256,7 +265,7 @@ class Cohort:
         """Any clients, wherever they are hosted, as often as they are named; with the draws of this round or of
         another one."""
         round = self.round if round is None else round
-        return Cohort(clients, self.store, self.model, self.train, self.seed, round, self.width)
+        return Cohort(clients, self.store, self.model, self.train, self.seed, round, self.width, self.beat)
 
     def of(self, rows: Tensor) -> Cohort:
         """Some of the clients by themselves."""
@@ -385,6 +394,8 @@ class Cohort:
             y = self.store.y.index_select(0, where).view(chosen.shape)
             w = torch.from_numpy(np.ascontiguousarray(weights[rows, begin:end].swapaxes(0, 1))).to(self.device)
             for s in range(end - begin):
+                if not self.beat():
+                    return
                 yield Step(active, x[s], y[s], w[s])
             begin = end
 

@@ -7,8 +7,10 @@ memory. It also knows the node: who shares it, memory they can share, and which 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -19,12 +21,19 @@ import mpi4py
 import numpy as np
 import torch
 
+SURVIVES = os.environ.get("OMPI_MCA_mpi_ft_enable") == "1"  # noqa: SIM112  # `mpirun --with-ft ulfm`
+
 mpi4py.rc.thread_level = "funneled"
+mpi4py.rc.finalize = not SURVIVES  # it would wait for the dead
 from mpi4py import MPI  # noqa: E402
 
 from .errors import ConfigError, DataError  # noqa: E402
+from .pulse import ALL, Pulse  # noqa: E402
 
 Buffer = np.ndarray | torch.Tensor
+Lost = MPI.Exception  # what a call raises when a rank has died, on some ranks or on all
+LINGER = 1.0  # seconds
+HOST = 64  # bytes of a host's name
 SLICE = 1 << 28  # elements per MPI call: counts are 32-bit integers in MPI 3, whatever the element
 MEMORY = ("/dev/shm", tempfile.gettempdir())
 
@@ -62,22 +71,52 @@ def memory_file(size: int) -> tuple[int, bytes]:
     return -1, b""
 
 
+CODE = 8  # where in the votes a rank that ends the job writes its exit code, inverted: the votes are joined by "and"
+
+
 class Comm:
     """The ranks of one job."""
 
     def __init__(self, mpi: MPI.Intracomm | None = None, direct: bool | None = None) -> None:
-        self.mpi = MPI.COMM_WORLD if mpi is None else mpi
-        self.rank, self.size = self.mpi.Get_rank(), self.mpi.Get_size()
-        self.node = self.mpi.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
-        self.local_rank, self.local_size = self.node.Get_rank(), self.node.Get_size()
-        self.node_ranks = np.empty(self.local_size, dtype=np.int64)
-        self.node.Allgather(np.array([self.rank], dtype=np.int64), self.node_ranks)
+        self.pulse = Pulse(self._look)
         self.direct = cuda_aware(os.environ) if direct is None else direct
+        self.mpi: MPI.Comm = MPI.COMM_WORLD if mpi is None else mpi
+        self.rank, self.size = self.mpi.Get_rank(), self.mpi.Get_size()
+        self.bytes = 0  # moved
+        self.survives = SURVIVES and self.size > 1
+        self.names = np.arange(self.size)  # what the ranks are called, also when others have died
+        node = self.mpi.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
+        lowest = np.array([self.rank], dtype=np.int64)
+        node.Bcast(lowest, root=0)
+        node.Free()
+        self.nodes = np.concatenate(self.allgather(lowest))  # each rank's node, by its lowest rank
+        host = np.zeros((1, HOST), dtype=np.uint8)
+        own = platform.node().encode()[:HOST]
+        host[0, : len(own)] = np.frombuffer(own, dtype=np.uint8)
+        self.hosts = [bytes(row).rstrip(b"\0").decode() for row in np.concatenate(self.allgather(host))]  # by name
         self.bytes = 0
 
     @property
     def is_server(self) -> bool:
         return self.rank == 0
+
+    @property
+    def name(self) -> int:
+        """The rank it was at the start: what people are told."""
+        return int(self.names[self.rank])
+
+    @property
+    def node_ranks(self) -> np.ndarray:
+        """The ranks that share this one's node."""
+        return np.flatnonzero(self.nodes == self.nodes[self.rank])
+
+    @property
+    def local_rank(self) -> int:
+        return int(np.searchsorted(self.node_ranks, self.rank))
+
+    @property
+    def local_size(self) -> int:
+        return len(self.node_ranks)
 
     @property
     def workers(self) -> list[int]:
@@ -112,13 +151,13 @@ class Comm:
         width = int(np.prod(rows.shape[1:]))
         if not self.is_server:
             for start in range(0, rows.size, SLICE):
-                self.mpi.Send(rows.reshape(-1)[start : start + SLICE], dest=0, tag=start // SLICE)
+                self._wait(self.mpi.Send, rows.reshape(-1)[start : start + SLICE], dest=0, tag=start // SLICE)
             return None
         gathered = [rows]
         for rank in range(1, self.size):
             flat = np.empty(int(counts[rank]) * width, dtype=rows.dtype)
             for start in range(0, flat.size, SLICE):
-                self.mpi.Recv(flat[start : start + SLICE], source=rank, tag=start // SLICE)
+                self._wait(self.mpi.Recv, flat[start : start + SLICE], source=rank, tag=start // SLICE)
             gathered.append(flat.reshape(int(counts[rank]), *rows.shape[1:]))
         return gathered
 
@@ -130,7 +169,7 @@ class Comm:
         self.allreduce(counts)
         everywhere = np.empty((int(counts.sum()), *rows.shape[1:]), dtype=rows.dtype)
         width = int(np.prod(rows.shape[1:]))
-        self.mpi.Allgatherv(rows.reshape(-1), [everywhere.reshape(-1), (counts * width).tolist()])
+        self._wait(self.mpi.Allgatherv, rows.reshape(-1), [everywhere.reshape(-1), (counts * width).tolist()])
         self.bytes += rows.nbytes
         return np.split(everywhere, np.cumsum(counts)[:-1])
 
@@ -143,12 +182,12 @@ class Comm:
         if out.is_cuda:
             torch.cuda.synchronize(device)
         pair: list[Any] = [buffer if buffer.is_cuda else buffer.numpy() for buffer in (out, into)]
-        self.mpi.Alltoallv([pair[0], [part.numel() for part in parts]], [pair[1], sizes])
+        self._wait(self.mpi.Alltoallv, [pair[0], [part.numel() for part in parts]], [pair[1], sizes])
         self.bytes += (out.numel() - parts[self.rank].numel()) * out.element_size()
         return list(into.to(device).split(sizes))
 
     def barrier(self) -> None:
-        self.mpi.Barrier()
+        self._wait(self.mpi.Barrier)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
@@ -186,8 +225,61 @@ class Comm:
         flat: Any = buffer.detach().reshape(-1) if isinstance(buffer, torch.Tensor) else buffer.reshape(-1)
         for start in range(0, len(flat), SLICE):
             part = flat[start : start + SLICE]
-            call(part.numpy() if isinstance(part, torch.Tensor) and not part.is_cuda else part)
+            self._wait(call, part.numpy() if isinstance(part, torch.Tensor) and not part.is_cuda else part)
         self.bytes += len(flat) * itemsize
+
+    def _wait(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """An MPI call. It may wait for other ranks: then they are the ones to look at, not this one."""
+        self.pulse.waiting = True
+        try:
+            return call(*arguments, **options)
+        finally:
+            self.pulse.moves += 1
+            self.pulse.waiting = False
+
+    # ------------------------------------------------------------------ when ranks die
+
+    def agree(self, votes: int = ALL) -> int:
+        """The votes that all ranks gave, the same on every rank. Raises Lost (on every rank) where one has died. Where
+        a rank ends the job, this is where the others hear of it and leave, too."""
+        if not self.survives:
+            given = np.array([votes], dtype=np.int64)
+            self._wait(self.mpi.Allreduce, MPI.IN_PLACE, given, op=MPI.BAND)
+            return int(given[0])
+        together, code = self._poll(votes, 0)
+        if code:
+            self.leave(code, LINGER)
+        return together
+
+    def _poll(self, votes: int, code: int) -> tuple[int, int]:
+        """All ranks' votes and their exit codes: joined by "and", which makes an "or" of what is inverted."""
+        together = int(self._wait(self.mpi.Agree, votes | ~ALL & ~(code << CODE)))
+        return together & ALL, ~(together | ALL) >> CODE
+
+    def revoke(self) -> None:
+        """Every rank's call, the present one or the next, is to raise Lost."""
+        if not self.mpi.Is_revoked():
+            self.mpi.Revoke()
+
+    def shrink(self) -> list[int]:
+        """Go on without the ranks that have died: the names of those. The others keep their order."""
+        smaller = self._wait(self.mpi.Shrink)
+        kept = np.array(MPI.Group.Translate_ranks(smaller.Get_group(), None, self.mpi.Get_group()))
+        dead = np.delete(self.names, kept).tolist()
+        self.mpi, self.rank, self.size = smaller, smaller.Get_rank(), smaller.Get_size()
+        self.names, self.nodes = self.names[kept], self.nodes[kept]
+        return dead
+
+    def rank_of(self, names: np.ndarray) -> np.ndarray:
+        """The present ranks by their names; -1 for one that has died."""
+        ranks = np.full(len(self.hosts), -1)
+        ranks[self.names] = np.arange(self.size)
+        return ranks[names]
+
+    def _look(self) -> None:
+        """Raises Lost if it is known by now that a rank has died."""
+        if self.survives:
+            self.mpi.Iprobe()
 
     # ------------------------------------------------------------------ the node
 
@@ -207,35 +299,72 @@ class Comm:
             return np.zeros(shape, dtype=dtype)
         name = np.zeros(512, dtype=np.uint8)
         handle = -1
-        if self.local_rank == 0:
+        first, *others = self.node_ranks.tolist()
+        if self.rank == first:
             handle, path = memory_file(size)
             name[: len(path)] = np.frombuffer(path, dtype=np.uint8)
-        self.node.Bcast(name, root=0)
+            for rank in others:
+                self._wait(self.mpi.Send, name, dest=rank)
+        else:
+            self._wait(self.mpi.Recv, name, source=first)
         path = bytes(name).rstrip(b"\0")
         if not path:
             raise DataError(f"no room for the {size / 1e6:,.0f} MB of data in {' or '.join(MEMORY)} of this node")
-        if self.local_rank != 0:
+        if self.rank != first:
             handle = os.open(path, os.O_RDWR)
         memory = mmap.mmap(handle, size)
         os.close(handle)
-        self.node.Barrier()
-        if self.local_rank == 0:
+        for rank in others if self.rank == first else []:
+            self._wait(self.mpi.Recv, name, source=rank)  # it has opened the file
+        if self.rank == first:
             os.unlink(path)
+        else:
+            self._wait(self.mpi.Send, name, dest=first)
         return np.ndarray(shape, dtype=dtype, buffer=memory)
 
     # ------------------------------------------------------------------ the end
 
-    def finish(self) -> None:
-        """Leave together."""
-        self.node.Free()
+    def finish(self, code: int) -> int:
+        """Leave together, with this exit code."""
+        if self.survives:
+            with contextlib.suppress(Lost):
+                self.barrier()
+            self.leave(code)
+        return code
 
     def abort(self, code: int) -> NoReturn:
         """End every rank now: a rank that raised must not leave the others waiting in a collective."""
         sys.stdout.flush()
         sys.stderr.flush()
+        if self.survives:
+            self.leave(self.part(code)[0], LINGER)
         if self.size > 1:
             time.sleep(0.5)  # mpirun may drop what it has not passed on when it begins to end the job
             self.mpi.Abort(code)
+        os._exit(code)
+
+    def part(self, code: int) -> tuple[int, list[int]]:
+        """The end of a job that survives deaths, where MPI's Abort ends only the rank that calls it: all ranks hear of
+        it, and of the exit code of the one that has a cause (0: none); and who has died, by name."""
+        dead: list[int] = []
+        while True:
+            try:
+                self.revoke()
+                return self._poll(0, code)[1] or code, dead
+            except Lost:
+                found = self.shrink()
+                dead = dead or found  # who is missed later has left before this rank
+
+    def leave(self, code: int, linger: float = 0.0) -> NoReturn:
+        """The end of this rank where others may have died: MPI's own end would wait for them. Others that are still in
+        the call by which they hear of the end must not take this one for a death: it lingers, and passes on messages.
+        """
+        until = time.monotonic() + linger
+        while time.monotonic() < until:
+            MPI.COMM_SELF.Iprobe()
+            time.sleep(0.01)
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
     def library(self) -> str:

@@ -81,6 +81,30 @@ class Newcomers(Section):
     run: Path = Field(description="its folder")
 
 
+class FaultTolerance(Section):
+    """What happens when a rank dies or stalls, or when the run is asked to end; a word is short for {mode: word}"""
+
+    mode: Literal["auto", "off"] = Field("auto", description="auto: go on without a dead rank, where the MPI can do it")
+    partner_copies: bool = Field(True, description="each rank keeps a copy of another one's client state in memory")
+    stall_seconds: NonNegative = Field(600, description="a rank that does nothing for so long counts as dead; 0: never")
+    grace_seconds: Positive | None = Field(
+        None, description="from a signal to the end: a round that takes longer is dropped; by default it is finished"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_word_is_a_mode(cls, value: Any) -> Any:
+        if isinstance(value, bool):  # what YAML makes of a bare off
+            return {"mode": "auto" if value else "off"}
+        return {"mode": value} if isinstance(value, str) else value
+
+
+class Limit(Section):
+    """How long the program may run; it ends by itself in time, to be resumed"""
+
+    minutes: Positive | None = Field(None, description="from its start; a round that would not fit is not begun")
+
+
 class Config(Section):
     """A whole experiment"""
 
@@ -98,6 +122,8 @@ class Config(Section):
     newcomers: Newcomers | None = Field(
         None, description="the clients are newcomers of a finished run, {run: PATH}; made by --personalize"
     )
+    fault_tolerance: FaultTolerance = Field(FaultTolerance(), description="dead and stalled ranks, signals")
+    limit: Limit = Field(Limit(), description="how long the program may run")
     reduce: Literal["exact", "fast"] = Field(
         "exact", description="exact: same bits at any rank count; fast: plain sums"
     )
@@ -133,7 +159,7 @@ class Config(Section):
     def results(self) -> dict[str, Any]:
         """The settings that decide a run's results."""
         values = self.model_dump(mode="json")
-        for key in ("name", "output", "checkpoint", "device", "threads"):
+        for key in ("name", "output", "checkpoint", "fault_tolerance", "limit", "device", "threads"):
             del values[key]
         if not self.algorithm.closing_rounds:
             del values["rounds"]

@@ -32,7 +32,7 @@ SMALL = 1 << 21  # numbers of all clients
 
 
 class Found(NamedTuple):
-    """An evaluation on rank 0; nothing elsewhere."""
+    """An evaluation, on every rank."""
 
     scores: dict[str, np.ndarray]  # a number per client (M) by `<kind>/<name>`
     samples: dict[str, dict[str, np.ndarray]]  # what the last evaluation keeps, by group and name
@@ -68,7 +68,7 @@ def evaluate(
             truth = torch.from_numpy(best[kind][cohort.clients]).to(missing.device)
             columns[f"{kind}/error"] = (models[used].double() - truth).abs().mean(1)
     table = fl.table(torch.stack(list(columns.values()), 1))
-    scores = {} if table is None else {name: table[:, i].copy() for i, name in enumerate(columns)}
+    scores = {name: table[:, i].copy() for i, name in enumerate(columns)}
     return Found(scores, of_samples(labels, models, scored, cohort, classes, fl) if last and by_classes else {})
 
 
@@ -102,10 +102,9 @@ def of_samples(
             said = scored[kind, "test"].said
             pair = torch.where((labels >= 0) & (said < classes), labels * classes + said, -1)
             table = fl.table(counted(pair, classes**2).view(len(pair), classes, classes))
-            kept["confusion"] |= {} if table is None else {kind: table.astype(np.int32)}
+            kept["confusion"][kind] = table.astype(np.int32)
     if classes == 2 and fl.population * labels.shape[1] <= SMALL:
         values = {kind: sigmoid(cohort.margin(theta)).where(labels >= 0, torch.nan) for kind, theta in models.items()}
         for name, value in (values | {"label": labels}).items():
-            table = fl.table(value)
-            kept["scores"] |= {} if table is None else {name: table.astype(np.float32)}
+            kept["scores"][name] = fl.table(value).astype(np.float32)
     return kept

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import signal
+import math
 import time
-from types import FrameType
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,14 +19,21 @@ from .config import Config
 from .evaluate import evaluate
 from .federation import Federation
 from .history import History
+from .hosting import Commit, Hosting
 from .placement import place
 from .progress import Reporter
 from .runfolder import RunFolder
-from .states import States
+from .survival import Gone, Survival
 from .telemetry import Telemetry
 from .warm import rounds_of_fedavg
+from .watchdog import Watchdog
 
+T = TypeVar("T")
 INTERRUPTED = 75  # exit code: a checkpoint was written, `--resume` goes on
+
+
+class Stopped(Exception):
+    """A part of a step was skipped, as the run is to end; raised on all ranks together."""
 
 
 class Experiment:
@@ -35,19 +42,21 @@ class Experiment:
     def __init__(self, config: Config, plan: world.Plan, comm: Comm, folder: RunFolder, report: Reporter) -> None:
         self.config, self.plan, self.comm, self.folder, self.report = config, plan, comm, folder, report
         self.round = 0
-        self.stopping: int | None = None
+        self.fresh = True  # since the last checkpoint
         self.telemetry = Telemetry()
+        self.survival = Survival(comm, report, config.fault_tolerance.mode)
+        self.watchdog = Watchdog(comm, report, config.fault_tolerance.stall_seconds)
         self.device = world.device(config, comm)
         self.store = world.store(plan, comm, self.device)
         self.method = plan.method
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
         self.fl.rounds = config.rounds
-        self.home = place(plan.work, comm.workers)
-        self.hosted = np.flatnonzero(self.home == comm.rank)
+        copies = self.survival.goes_on and config.fault_tolerance.partner_copies
+        self.hosting = Hosting(plan.work, comm, self.device, copies)
 
         theta = plan.theta.to(self.device)
-        self.begin_with(theta)
+        self.begin_with(theta)()
         best = plan.samples.best or {}
         known = {name: best[name] for name in ("gain",) if name in best}
         self.history = History(plan.partition.n_train, plan.partition.n_test, **known)
@@ -56,217 +65,309 @@ class Experiment:
         comm.allreduce(width, "max")  # one disturbed trial must not slow its rank down for the whole run
         self.width = int(width[0])
 
-    def begin_with(self, theta: Tensor) -> None:
+    def begin_with(self, theta: Tensor) -> Commit:
         """Every state before the first round."""
         facts = world.facts(self.config, self.plan)
-        self.server: Any = self.fl.publish(self.method.server(theta, facts))
-        self.states = States(self.method.client(theta, facts), self.hosted, self.clients, self.device)
+        server = self.fl.publish(self.method.server(theta, facts))
+        commit_clients = self.hosting.begin(self.method.client(theta, facts))
+
+        def commit() -> None:
+            self.server: Any = server
+            commit_clients()
+
+        return commit
 
     # ------------------------------------------------------------------ the loop
 
     def run(self, resume_from: int | None) -> int:
-        """All rounds; the exit code. SIGTERM and SIGUSR1 end the run after the round in progress."""
-        with self._signals():
+        """All rounds; the exit code."""
+        with self.watchdog:
             return self._run(resume_from)
 
     def _run(self, resume_from: int | None) -> int:
-        begin, config = time.perf_counter(), self.config
-        if resume_from is None:
-            self.warm_up()
-            self.evaluate()
-            self.listen()
-            self.save()
-        else:
-            self.round = resume_from
-            self.server, history = checkpoint.read(self.folder.path, resume_from, self.server, self.states)
-            self.history.restore(history)
-        first = self.round
+        began, first = time.perf_counter(), resume_from or 0
         self.report.start(first)
-        while self.round < config.all_rounds:
-            if self.round == self.method.prepares_after:
-                self.prepare()
-            self.round += 1
-            self.train()
-            last = self.round == config.all_rounds
-            due = self.round % config.evaluate.every == 0 or last
-            if due:
-                self.evaluate()
-            self.report.round(self.round, self.note() if due else "", due)
-            stop = self.comm.any(self.stopping is not None)
-            if last:
-                self.find()
-                self.listen()
-            if last or stop or (config.checkpoint.every and self.round % config.checkpoint.every == 0):
-                self.save()
-            if stop and not last:
-                self.report.stop()
-                self.report.say(f"stopped by a signal after round {self.round}; --resume goes on from there")
+        begin = self.warm_up if resume_from is None else lambda: self.load(resume_from)
+        while True:
+            try:
+                self.step("start", begin)
+                if self.config.newcomers is not None and not self.history.rounds:
+                    self.step("arrive", self.prepare)
+                self.rounds()
+                self.step("end", lambda: self.finish(time.perf_counter() - began, self.round - first))
+                return 0
+            except Gone:
+                begin = self.load_newest
+            except Stopped:
+                self.stop()
                 return INTERRUPTED
-        self.finish(time.perf_counter() - begin, self.round - first)
-        return 0
 
-    def warm_up(self) -> None:
-        """What comes before round 0: rounds of FedAvg, where the method is to have them; newcomers' arrival."""
-        if self.config.newcomers is not None:
-            self.prepare()
+    def rounds(self) -> None:
+        """From the round that the state is of to the last one."""
+        pulse = self.comm.pulse
+        self.complete()
+        while self.round < self.config.all_rounds:
+            if self.survival.ending:
+                raise Stopped
+            began = time.monotonic()
+            pulse.round_ends = began + (pulse.round or math.inf)
+            if self.round == self.method.prepares_after:
+                self.step("prepare", self.prepare)
+            self.step("train", self.train, self.round + 1)
+            self.complete()
+            pulse.round = time.monotonic() - began
+
+    def complete(self) -> None:
+        """What a round's training is followed by, as far as it is not done yet."""
+        config, method = self.config, self.method
+        last = self.round == config.all_rounds
+        due = self.round % config.evaluate.every == 0 or last
+        if due and self.round not in self.history.rounds[-1:]:
+            self.step("evaluate", self.evaluate)
+        if not self.fresh:
+            return
+        if self.round:
+            self.report.round(self.round, self.note() if due else "", due)
+        if last:
+            self.step("find", self.find)
+        if self.round == 0 or last:
+            self.step("listen", self.listen)
+        every = config.checkpoint.every
+        asked = self.round in (0, method.prepares_after) or (every and self.round % every == 0)
+        if last or asked or self.survival.ending:
+            self.step("checkpoint", self.save)
+
+    def step(self, name: str, work: Callable[[], Commit], round: int | None = None) -> None:
+        """Do a part of a round and make its result the run's state, on all ranks that are left."""
+        if not self.survival.step(self.round if round is None else round, name, work, self.hosting.rehost):
+            raise Stopped
+
+    def stop(self) -> None:
+        """Leave the last whole state on disk."""
+        why = self.comm.pulse.why or "a signal"
+        self.comm.pulse.free()
+        if self.fresh:
+            with contextlib.suppress(Gone):  # then an older state stays there
+                self.step("checkpoint", self.save)
+        self.report.stop()
+        self.report.say(f"stopped by {why} after round {self.round}; --resume goes on from there")
+
+    # ------------------------------------------------------------------ steps: they change nothing before all are done
+
+    def warm_up(self) -> Commit:
+        """The state before round 1: after rounds of FedAvg, where the method is to have them."""
         warm = self.method.warm_start
+        theta = self.plan.theta.to(self.device)
         if warm is not None and warm.rounds is not None:
             self.report.say(f"warm start: {warm.rounds} rounds of fedavg")
             with self.telemetry.phase("train"):
-                theta = self.plan.theta.to(self.device)
                 theta = rounds_of_fedavg(self.config, theta, warm.rounds, self.plan.work, self.fl, self.cohort)
-            self.begin_with(theta)
+        elif not self.history.rounds:
+            return lambda: None  # it is there
+        commit_state = self.begin_with(theta)
 
-    def prepare(self) -> None:
-        """The method's special round, of all clients; what it tells is kept as it is."""
-        self.fl.begin(self.round, np.arange(self.clients), self.home)
-        with self.telemetry.phase("train"):
-            cohort = self.cohort(self.hosted)
-            rows = self.states.take(self.hosted)
-            self.server, rows = self.method.prepare(self.server, rows, cohort, self.fl)
-        self.states.put(self.hosted, rows, ~self.fl.left_out)
+        def commit() -> None:
+            self.round, self.fresh = 0, True
+            self.history.restore({"round": np.empty(0)})
+            commit_state()
+
+        return commit
+
+    def load(self, round: int) -> Commit:
+        """The state of a checkpoint."""
+        states = self.hosting.blank()
+        server, history = checkpoint.read(self.folder.path, round, self.server, states)
+        commit_clients = self.hosting.restore(states)
+
+        def commit() -> None:
+            self.round, self.server, self.fresh = round, server, False
+            self.history.restore(history)
+            commit_clients()
+
+        return commit
+
+    def load_newest(self) -> Commit:
+        """The state of the newest good checkpoint, or the one before round 1."""
+        newest = np.array([-1])
         if self.comm.is_server:
-            self.history.keep_own(self.method.kind, {k: v.cpu().numpy() for k, v in self.fl.told.items()})
+            round, lines = checkpoint.newest(self.folder.path)
+            newest[0] = -1 if round is None else round
+            for line in lines:
+                self.report.say(line)
+        self.comm.broadcast(newest)
+        return self.load(int(newest[0])) if newest[0] >= 0 else self.warm_up()
+
+    def prepare(self) -> Commit:
+        """The method's special round, of all clients; what it tells is kept as it is."""
+        hosting = self.hosting
+        self.fl.begin(self.round, hosting.everyone, hosting.home)
+        with self.telemetry.phase("train"):
+            rows = hosting.states.take(hosting.hosted)
+            server, rows = self.method.prepare(self.server, rows, self.cohort(hosting.hosted), self.fl)
+        commit_clients = hosting.change(hosting.everyone, hosting.home, np.array(self.fl.named), rows)
+        told = {name: value.cpu().numpy() for name, value in self.fl.told.items()}
+
+        def commit() -> None:
+            self.server = server
+            commit_clients()
+            self.history.keep_own(self.method.kind, told)
             for remark in self.method.remarks(self.history.own(self.method.kind)):
                 self.report.say(remark)
 
-    def find(self) -> None:
-        """What the method has found of every client goes into the history."""
-        self.fl.begin(self.round, np.arange(self.clients), self.home)
-        found = self.method.findings(self.server, self.states.take(self.hosted))
-        tables = {name: self.fl.table(value) for name, value in found.items()}
-        self.history.keep_own(self.method.kind, {name: t for name, t in tables.items() if t is not None})
+        return commit
 
-    def listen(self) -> None:
-        """What detectors say to every test sample, before training and at its end, goes into the history."""
-        samples, partition = self.plan.samples, self.plan.partition
-        if samples.states is None or self.method.warm_start is None:
-            return
-        self.fl.begin(self.round, np.arange(self.clients), self.home)
-        with self.telemetry.phase("evaluate"):
-            rows = self.states.take(self.hosted)
-            found = detection.scores(self.method, self.server, rows, self.cohort(self.hosted))
-            tables = {kind: table for kind, value in found.items() if (table := self.fl.table(value)) is not None}
-        if self.comm.is_server and self.round == 0:
-            tables = {"baseline": next(iter(tables.values()))}
-            tables |= detection.marks(partition, samples.labels, samples.states)
-        self.history.keep_own(detection.NAME, tables)
-
-    def train(self) -> None:
-        """One round: draw the clients, place them, let the method work, keep the clients' new rows."""
-        config, who = self.config, self.config.participation
-        drawn = schedule.participants(config.seed, self.round, self.clients, who.fraction, who.probability)
-        if self.round > config.rounds:
+    def train(self) -> Commit:
+        """The next round: draw the clients, place them, let the method work, keep the clients' new rows."""
+        config, who, round = self.config, self.config.participation, self.round + 1
+        drawn = schedule.participants(config.seed, round, self.clients, who.fraction, who.probability)
+        if round > config.rounds:
             drawn = np.arange(self.clients)
         trained = drawn if who.train == "sampled" else np.arange(self.clients)
-        self.fl.begin(self.round, trained, self.hosts(trained), np.isin(trained, drawn))
+        hosts = self.hosts(trained)
+        self.fl.begin(round, trained, hosts, np.isin(trained, drawn))
         if not len(trained):
-            return
-        here = self.fl.clients
+            return lambda: self.advance(round)
+        cohort = self.cohort(self.fl.clients, round=round)
         with self.telemetry.phase("train"):
-            cohort = self.cohort(here)
-            server, rows = self.method.round(self.server, self.states.take(here), cohort, self.fl)
+            rows = self.hosting.states.take(self.fl.clients)
+            server, rows = self.method.round(self.server, rows, cohort, self.fl)
         self.fl.check(rows)
-        self.server = server
-        self.states.put(here, rows, ~self.fl.left_out)
-        self.keep_series()
-        if self.fl.named:
-            names = ", ".join(map(str, self.fl.named))
-            self.report.say(f"round {self.round}: left out, because its values are not finite: client {names}")
-        self.telemetry.samples += cohort.samples
-        self.telemetry.steps += cohort.steps
+        commit_clients = self.hosting.change(trained, hosts, np.array(self.fl.named), rows)
+        series, left_out = self.series(), ", ".join(map(str, self.fl.named))
 
-    def keep_series(self) -> None:
-        """What the method recorded of this round goes into the history, under the method's name."""
+        def commit() -> None:
+            self.advance(round)
+            self.server = server
+            commit_clients()
+            if series:
+                self.history.append_own(self.method.kind, round, series)
+            if left_out:
+                self.report.say(f"round {round}: left out, because its values are not finite: client {left_out}")
+            self.telemetry.samples += cohort.samples
+            self.telemetry.steps += cohort.steps
+
+        return commit
+
+    def advance(self, round: int) -> None:
+        self.round, self.fresh = round, True
+
+    def series(self) -> dict[str, np.ndarray]:
+        """What the method recorded of this round: it goes into the history, under the method's name."""
         names, recorded = list(self.fl.recorded), list(self.fl.recorded.values())
-        table = self.fl.table(torch.stack([value.double() for value in recorded], 1)) if recorded else None
-        values = {} if table is None else {name: table[:, i].copy() for i, name in enumerate(names)}
-        values |= {name: value.double().cpu().numpy() for name, value in self.fl.told.items()}
-        if self.comm.is_server and values:
-            self.history.append_own(self.method.kind, self.round, values)
+        table = self.fl.table(torch.stack([value.double() for value in recorded], 1)) if recorded else np.empty((0, 0))
+        values = {name: table[:, i].copy() for i, name in enumerate(names)}
+        return values | {name: value.double().cpu().numpy() for name, value in self.fl.told.items()}
 
-    def hosts(self, clients: np.ndarray) -> np.ndarray:
-        """Where the round's clients train: at home, or wherever there is least to do if they have no state."""
-        if self.states.fields or len(clients) == self.clients:
-            return self.home[clients]
-        return place(self.plan.work[clients], self.comm.workers)
-
-    def cohort(self, clients: np.ndarray, seed: int | None = None, round: int | None = None) -> Cohort:
-        config = self.config
-        seed, round = config.seed if seed is None else seed, self.round if round is None else round
-        return Cohort(clients, self.store, self.plan.model, config.train, seed, round, self.width)
-
-    # ------------------------------------------------------------------ what is seen and kept
-
-    def evaluate(self) -> None:
+    def evaluate(self) -> Commit:
+        """The accuracies and losses of all clients' models."""
+        round, hosting = self.round, self.hosting
         with self.telemetry.phase("evaluate"):
-            self.fl.begin(self.round, np.arange(self.clients), self.home)
-            rows = self.states.take(self.hosted)
+            self.fl.begin(round, hosting.everyone, hosting.home)
+            rows, cohort = hosting.states.take(hosting.hosted), self.cohort(hosting.hosted)
             found = evaluate(
-                self.method, self.server, rows, self.cohort(self.hosted), self.fl, self.plan.samples.classes,
-                self.plan.samples.best, last=self.round == self.config.all_rounds,
+                self.method, self.server, rows, cohort, self.fl, self.plan.samples.classes, self.plan.samples.best,
+                last=round == self.config.all_rounds,
             )  # fmt: skip
-        if self.comm.is_server:
-            self.history.append(self.round, found.scores)
+
+        def commit() -> None:
+            self.fresh = True
+            self.history.append(round, found.scores)
             for group, values in found.samples.items():
                 self.history.keep_own(group, values)
 
-    def save(self) -> None:
+        return commit
+
+    def find(self) -> Commit:
+        """What the method has found of every client goes into the history."""
+        hosting = self.hosting
+        self.fl.begin(self.round, hosting.everyone, hosting.home)
+        found = self.method.findings(self.server, hosting.states.take(hosting.hosted))
+        tables = {name: self.fl.table(value) for name, value in found.items()}
+        return lambda: self.history.keep_own(self.method.kind, tables)
+
+    def listen(self) -> Commit:
+        """What detectors say to every test sample, before training and at its end, goes into the history."""
+        samples, hosting = self.plan.samples, self.hosting
+        if samples.states is None or self.method.warm_start is None:
+            return lambda: None
+        self.fl.begin(self.round, hosting.everyone, hosting.home)
+        with self.telemetry.phase("evaluate"):
+            rows, cohort = hosting.states.take(hosting.hosted), self.cohort(hosting.hosted)
+            found = detection.scores(self.method, self.server, rows, cohort)
+            tables = {kind: self.fl.table(value) for kind, value in found.items()}
+        if self.round == 0:
+            tables = {"baseline": next(iter(tables.values()))}
+            tables |= detection.marks(self.plan.partition, samples.labels, samples.states)
+        return lambda: self.history.keep_own(detection.NAME, tables)
+
+    def save(self) -> Commit:
         """A checkpoint and the histories; a failure to write is said, and training goes on."""
+        began = time.monotonic()
+        if self.comm.is_server:
+            with contextlib.suppress(OSError):  # what is wrong with the disk shows below
+                self.folder.hold()
         with self.telemetry.phase("checkpoint"):
             try:
-                arrays = self.history.arrays()
-                checkpoint.write(
-                    self.folder.path, self.round, self.server, self.states, arrays, self.config.digest, self.comm
-                )
+                path, states = self.folder.path, self.hosting.states
+                arrays = self.history.arrays() if self.comm.is_server else {}
+                checkpoint.write(path, self.round, self.server, states, arrays, self.config.digest, self.comm)
                 if self.comm.is_server:
                     kept = self.config.checkpoint
-                    checkpoint.prune(self.folder.path, kept.keep, self.round, kept.keep_every)
+                    checkpoint.prune(path, kept.keep, self.round, kept.keep_every)
                     self.history.write(self.folder.path)
                     self.folder.saved = True
             except (checkpoint.CheckpointError, OSError) as error:
                 self.folder.saved = False
                 self.report.say(f"NOT SAVED: {error}")
 
+        def commit() -> None:
+            self.fresh, self.comm.pulse.saving = False, time.monotonic() - began
+
+        return commit
+
+    def finish(self, seconds: float, rounds: int) -> Commit:
+        """The summary, and the histories once more: a run may have ended just after its last checkpoint."""
+        self.report.stop()
+        telemetry = self.telemetry.summary(self.comm)
+        if telemetry is None:
+            return lambda: None
+        costs = self.method.traffic(self.server, self.clients)._asdict() | telemetry
+        costs |= {"deaths": self.survival.deaths}
+        try:
+            self.history.write(self.folder.path)
+            self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, costs)
+            if series := self.history.own(detection.NAME):
+                names = self.config.data.source.model_dump()["states"]
+                detection.write(self.folder.path, detection.cells(series, self.plan.partition.group, names))
+        except OSError as error:
+            self.folder.saved = False
+            self.report.say(f"NOT SAVED: {error}")
+            return lambda: None
+
+        def commit() -> None:
+            for remark in self.method.remarks(self.history.own(self.method.kind)):
+                self.report.say(remark)
+            self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")
+
+        return commit
+
+    # ------------------------------------------------------------------ what the steps use
+
+    def hosts(self, clients: np.ndarray) -> np.ndarray:
+        """Where the round's clients train: at home, or wherever there is least to do if they have no state."""
+        if self.hosting.states.fields or len(clients) == self.clients:
+            return self.hosting.home[clients]
+        return place(self.plan.work[clients], self.comm.workers)
+
+    def cohort(self, clients: np.ndarray, seed: int | None = None, round: int | None = None) -> Cohort:
+        config, beat = self.config, self.comm.pulse.beat
+        seed, round = config.seed if seed is None else seed, self.round if round is None else round
+        return Cohort(clients, self.store, self.plan.model, config.train, seed, round, self.width, beat)
+
     def note(self) -> str:
         """The evaluated round in a few words."""
-        if not self.comm.is_server:
-            return ""
         row = self.history.row(-1)
         kinds = [k for k in ("global", "personal") if getattr(self.config.algorithm, f"learns_{k}ly")]
         if f"{kinds[0]}_error_mean" in row:
             return "  ".join(f"{k} error {row[f'{k}_error_mean']:.4g}" for k in kinds)
         return "  ".join(f"{k} {100 * row[f'{k}_accuracy_mean']:.1f} %" for k in kinds)
-
-    def finish(self, seconds: float, rounds: int) -> None:
-        self.report.stop()
-        telemetry = self.telemetry.summary(self.comm)
-        if telemetry is None:
-            return
-        try:
-            self.history.write(self.folder.path)  # again: a run may have ended just after its last checkpoint
-            traffic = self.method.traffic(self.server, self.clients)._asdict()
-            self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, traffic | telemetry)
-            if series := self.history.own(detection.NAME):
-                names = self.config.data.source.model_dump()["states"]
-                detection.write(self.folder.path, detection.cells(series, self.plan.partition.group, names))
-            for remark in self.method.remarks(self.history.own(self.method.kind)):
-                self.report.say(remark)
-            self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")
-        except OSError as error:
-            self.folder.saved = False
-            self.report.say(f"NOT SAVED: {error}")
-
-    @contextlib.contextmanager
-    def _signals(self) -> Any:
-        """The signals that ask for an end are remembered."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            self.stopping = number
-
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGUSR1)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

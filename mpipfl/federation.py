@@ -20,6 +20,7 @@ from . import exact
 from .comm import Comm
 from .errors import UserError
 from .exchange import Routes
+from .pulse import Skipped
 from .telemetry import Telemetry
 
 S = TypeVar("S", bound=tuple[Any, ...])
@@ -205,16 +206,13 @@ class Federation:
         """Keep a value that every rank has in history.h5, one row a round."""
         self.told |= values
 
-    def table(self, value: Tensor) -> np.ndarray | None:
-        """A value or short row per client hosted here, as a row for each of all clients on rank 0 (None elsewhere);
-        NaN for clients that are not in the round."""
+    def table(self, value: Tensor) -> np.ndarray:
+        """A value or short row per client hosted here, as a row for each of all clients, on every rank; NaN for clients
+        that are not in the round."""
         keyed = np.concatenate(
             [self.clients[:, None], value.reshape(len(value), value.shape[1:].numel()).double().cpu().numpy()], axis=1
         )
-        parts = self.comm.gather(keyed)
-        if parts is None:
-            return None
-        rows = np.concatenate(parts)
+        rows = np.concatenate(self.comm.allgather(keyed))
         out = np.full((self.population, rows.shape[1] - 1), np.nan)
         out[rows[:, 0].astype(np.int64)] = rows[:, 1:]
         return out.reshape(self.population, *value.shape[1:])
@@ -304,6 +302,8 @@ class Federation:
 
     def _leave_out(self, bad: Tensor) -> None:
         """The policy for clients that diverged; every rank must call."""
+        if self.comm.any(self.comm.pulse.skipping):
+            raise Skipped  # values of a round that is not finished mean nothing
         everywhere = np.sort(np.concatenate(self.comm.allgather(self.clients[bad.numpy()])))
         if self.stop:
             if not self.comm.is_server:

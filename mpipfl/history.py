@@ -32,7 +32,7 @@ class History:
             missing = len(self.series["round"]) - 1 - len(rows)  # a checkpoint may be older than a series
             rows += [np.full_like(value, np.nan)] * missing + [value]
 
-    def append_own(self, method: str, round: int, values: dict[str, np.ndarray | None]) -> None:
+    def append_own(self, method: str, round: int, values: dict[str, np.ndarray]) -> None:
         """A method's own series, one row for each round it trained, beside their rounds: `<method>/<name>`."""
         for name, value in {"round": np.asarray(round), **values}.items():
             self.series.setdefault(f"{method}/{name}", []).append(np.asarray(value))

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import math
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
+import torch
 
 from . import catalogue, launch, newcomers, process
 from .check import check
-from .comm import Comm
+from .comm import LINGER, Comm, Lost
 from .config import Config, load
 from .errors import ConfigError, UserError
-from .experiment import Experiment
+from .experiment import INTERRUPTED, Experiment
+from .hosting import Commit
 from .progress import Reporter
 from .runfolder import RunFolder
+from .survival import Survival
 from .verify import verify
 from .world import Plan, device, plan
 
@@ -35,9 +42,11 @@ EPILOG = """examples:
   ... --resume                                                        go on from the newest good checkpoint
   python -m mpipfl.run --personalize RUN data.clients=10              newcomers of a finished run, with samples that its
                                                                       clients did not have
+  mpirun --with-ft ulfm -np 9 python -m mpipfl.run ...                go on without ranks that die (Open MPI 5)
 
 exit codes: 0 finished, 2 configuration, 3 data, 4 diverged, 5 checkpoint, 6 results not saved, 7 the run is being
-trained elsewhere, 75 stopped by a signal after writing a checkpoint (SIGTERM, SIGUSR1), 1 anything else"""
+trained elsewhere, 75 stopped by a signal (SIGTERM, SIGUSR1) or by limit.minutes after writing a checkpoint, 1 anything
+else"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,6 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.ranks is not None:
         return launch.ranks(options.ranks, ["-m", "mpipfl.run", *launch.without_ranks(arguments)])
     comm = Comm()
+    with comm.pulse.heed_signals():
+        return comm.finish(start(comm, options))
+
+
+def start(comm: Comm, options: argparse.Namespace) -> int:
+    """What the command line asks for; the exit code, the same on all ranks unless one has more to tell."""
     if options.list or options.keys:
         if comm.is_server:
             print(catalogue.listing() if options.list else catalogue.keys())
@@ -85,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return check(None, comm)
         config: Config = together(comm, lambda: configuration(options))
         process.tune(config.threads)
+        heed(comm, config)
         if options.check:
             return check(config, comm)
         together(comm, lambda: device(config, comm))
@@ -96,15 +112,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         folder, report = RunFolder(config.folder), Reporter(comm.is_server, config.all_rounds, config.name)
         resume_from = prepare(comm, config, made, folder, report, options.resume, options.overwrite)
-        experiment = Experiment(config, made, comm, folder, report)
-        report.say(catalogue.start(config, made, comm, experiment.width, experiment.device))
+        survival = Survival(comm, report, config.fault_tolerance.mode)
+        ready: list[Experiment] = []
+        begin = partial(set_up, config, made, comm, folder, report, ready)
+        if not survival.step(0, "set-up", begin, survival.nothing):
+            report.say(f"stopped by {comm.pulse.why or 'a signal'} before the first round; --resume starts again")
+            return INTERRUPTED
+        (experiment,) = ready
+        experiment.survival.deaths += survival.deaths
         code = experiment.run(resume_from)
-        comm.finish()
         return code if folder.saved else NOT_SAVED
     except Settled as settled:
         return settled.code
     except BaseException as error:
+        if isinstance(error, Lost) and comm.survives:
+            leave_the_dead(comm, experiment)
         complain(comm, error, experiment)
+        if comm.survives and broken(error):
+            os.kill(os.getpid(), signal.SIGKILL)  # the others notice, and go on
         comm.abort(error.code if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1)
     finally:
         if folder is not None:
@@ -117,6 +142,27 @@ def configuration(options: argparse.Namespace) -> Config:
         return load(options.config, options.overrides)
     words = [] if options.config is None else [options.config]
     return newcomers.settings(options.personalize, [*words, *options.overrides])
+
+
+def heed(comm: Comm, config: Config) -> None:
+    """What the configuration says of dead ranks, signals and time limits."""
+    comm.pulse.grace = config.fault_tolerance.grace_seconds or math.inf
+    if config.limit.minutes is not None:
+        comm.pulse.end_by(config.limit.minutes)
+
+
+def set_up(
+    config: Config, made: Plan, comm: Comm, folder: RunFolder, report: Reporter, out: list[Experiment]
+) -> Commit:
+    """The experiment, before its first step."""
+    experiment = Experiment(config, made, comm, folder, report)
+    line = catalogue.start(config, made, comm, experiment.width, experiment.device)
+
+    def commit() -> None:
+        report.say(line)
+        out.append(experiment)
+
+    return commit
 
 
 def prepare(
@@ -135,11 +181,11 @@ def prepare(
                 report.say(f"{folder.path} is finished: all {round} rounds are done{more}")
                 return
             folder.describe(config, made.partition)
-            report.log = folder.path / "log.txt"
             for line in lines:
                 report.say(line)
             start[0] = -1 if round is None else round
 
+    report.log = folder.path / "log.txt"
     together(comm, on_server)
     comm.broadcast(start)
     if start[1]:
@@ -184,9 +230,27 @@ def in_turn(comm: Comm, work: Callable[[], T]) -> T:
     return done[0]
 
 
+def leave_the_dead(comm: Comm, experiment: Experiment | None) -> NoReturn:
+    """The end of a run that cannot go on without a rank that died, or of one that another rank ends."""
+    code, dead = comm.part(0)
+    if not code and comm.is_server:
+        who = ", ".join(f"rank {rank} on {comm.hosts[rank]}" for rank in dead)
+        when, then = "before the run could begin", "start it again"
+        if experiment is not None:
+            when, then = f"in round {experiment.round}", "--resume goes on from the last checkpoint"
+        print(f"mpipfl: {who} died {when}; {then}", file=sys.stderr, flush=True)
+    comm.leave(code or 1, LINGER)
+
+
+def broken(error: BaseException) -> bool:
+    """Whether it is this rank's hardware that failed: others may do better."""
+    lost = getattr(torch, "AcceleratorError", ())
+    return isinstance(error, lost) or (isinstance(error, OSError) and error.errno in (errno.EIO, errno.ENXIO))
+
+
 def complain(comm: Comm, error: BaseException, experiment: Experiment | None) -> None:
     """The one message of a job that ends: which rank, which round, which clients, and why."""
-    where = [f"rank {comm.rank}"]
+    where = [f"rank {comm.name}"]
     if experiment is not None:
         where.append(f"round {experiment.round}")
         experiment.report.stop()

@@ -37,6 +37,11 @@ class RunFolder:
         """Keep others from this folder, until `release` or the end of this process."""
         self.lock = Lock(self.path)
 
+    def hold(self) -> None:
+        """The same where it is not done yet: the server that did it may have died."""
+        if self.lock is None:
+            self.claim()
+
     def release(self) -> None:
         if self.lock is not None:
             self.lock.release()

@@ -44,6 +44,29 @@ class States:
             else:
                 field[rows.to(field.device)] = value[kept.to(field.device)]
 
+    # ------------------------------------------------------------------ as bytes
+
+    @property
+    def width(self) -> int:
+        """Bytes of a client's state."""
+        return sum(field.shape[1:].numel() * field.element_size() for field in self.fields)
+
+    def pack(self, clients: np.ndarray) -> np.ndarray:
+        """The rows of some hosted clients as bytes (m, width)."""
+        return packed(self.take(clients), len(clients))
+
+    def unpack(self, clients: np.ndarray, rows: np.ndarray) -> None:
+        """Replace the rows of some hosted clients by these bytes (m, width)."""
+        start, new = 0, []
+        for field in self.fields:
+            size = field.shape[1:].numel() * field.element_size()
+            part = rows[:, start : start + size].flatten().view(torch.empty(0, dtype=field.dtype).numpy().dtype)
+            new.append(torch.from_numpy(part.reshape(len(rows), *field.shape[1:])).to(field.device))
+            start += size
+        self.put(clients, new, torch.ones(len(clients), dtype=torch.bool))
+
+    # ------------------------------------------------------------------ checkpoints
+
     def blocks(self, comm: Comm, field: int) -> Iterator[tuple[int, np.ndarray]]:
         """A field's rows in client order as (first client, rows), on rank 0; every rank must iterate to the end."""
         value = self.fields[field]
@@ -55,3 +78,11 @@ class States:
             if ids is not None and rows is not None:
                 order = np.argsort(np.concatenate(ids))
                 yield first, np.concatenate(rows)[order]
+
+
+def packed(rows: Any, count: int) -> np.ndarray:
+    """A NamedTuple's rows as bytes (count, width)."""
+    parts = [field.detach().cpu().contiguous().view(count, field.shape[1:].numel()).numpy() for field in rows]
+    return np.concatenate(
+        [np.empty((count, 0), np.uint8), *(part.view(np.uint8) for part in parts if part.shape[1])], 1
+    )

@@ -82,9 +82,9 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def command(*arguments: object, np: int | None = None) -> list[str]:
+def command(*arguments: object, np: int | None = None, survive: bool = False) -> list[str]:
     """The program's command line, under mpirun where a number of ranks is given."""
-    launcher = [] if np is None else [mpirun(), "-np", str(np)]
+    launcher = [] if np is None else [mpirun(), *(["--with-ft", "ulfm"] if survive else []), "-np", str(np)]
     return [*launcher, sys.executable, "-m", "mpipfl.run", *map(str, arguments)]
 
 

@@ -7,9 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import silhouette_score
 from torch import Tensor
 
 FLOOR = 1e-6  # of the median variance: a smaller one counts as so much
@@ -66,6 +63,8 @@ def collaborators(weight: Tensor) -> Tensor:
 def group(weight: Tensor, streams: int | str, price: float, seed: int) -> Grouping:
     """K-means on the rows: k clusters, or as many as maximise silhouette - price * k (one, where no score is positive;
     `all`: every client by itself)."""
+    from sklearn.metrics import silhouette_score  # a third of the program's start, for those who need it
+
     rows, m = weight.cpu().numpy(), len(weight)
     labels = {k: clusters(rows, k, seed) for k in range(2, m)}
     score = np.full(m, np.nan)
@@ -85,6 +84,9 @@ def group(weight: Tensor, streams: int | str, price: float, seed: int) -> Groupi
 
 def clusters(rows: np.ndarray, k: int, seed: int) -> np.ndarray:
     """Each row's cluster, numbered in order of appearance."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer different rows than clusters
         found = KMeans(k, n_init=10, random_state=seed).fit_predict(rows)

@@ -1,0 +1,177 @@
+"""When a run ends by itself: signals, their grace, time limits; and who counts as stuck."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpipfl import pulse, watchdog
+from mpipfl.comm import Comm
+from mpipfl.placement import keepers, place
+from mpipfl.progress import Reporter
+from mpipfl.pulse import FINE, GOES_ON, WHOLE, Pulse
+from mpipfl.run import main
+
+from .conftest import clean_environment, command
+from .suite import differing
+from .test_faults import LONG, complaints, results, written
+
+
+@pytest.fixture
+def beating() -> Pulse:
+    return Pulse(lambda: None)
+
+
+def test_a_signal_ends_the_run_after_the_round(beating: Pulse) -> None:
+    with beating.heed_signals():
+        assert beating.votes == FINE | GOES_ON | WHOLE
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert beating.votes == FINE | WHOLE and beating.beat()
+
+
+@pytest.mark.parametrize(("rest", "skips"), [(5.0, False), (50.0, True), (math.inf, True)])
+def test_a_round_that_takes_longer_than_the_grace_is_dropped(rest: float, skips: bool, beating: Pulse) -> None:
+    """Of 20 seconds, twice 4 are kept for the checkpoint."""
+    beating.grace, beating.saving, beating.round_ends = 20.0, 4.0, time.monotonic() + rest
+    with beating.heed_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert beating.beat() is not skips
+        assert beating.votes == (FINE if skips else FINE | WHOLE)
+    assert 11 < beating.latest - time.monotonic() <= 12
+    beating.free()
+    assert beating.beat() and beating.votes == FINE | WHOLE
+
+
+def test_the_limit_counts_from_the_start_of_the_process(beating: Pulse) -> None:
+    age = pulse.age()
+    assert 0 < age < 24 * 3600
+    beating.end_by((age + 60) / 60)
+    assert beating.latest - time.monotonic() == pytest.approx(60, abs=1)
+    assert beating.votes == FINE | GOES_ON | WHOLE
+    beating.round = 70.0  # seconds: the next round would not fit
+    assert beating.votes == FINE | WHOLE and "the limit of " in str(beating.why)
+
+
+def test_looks_for_dead_ranks_are_rare() -> None:
+    seen: list[int] = []
+    busy = Pulse(lambda: seen.append(1))
+    for _ in range(1000):
+        busy.beat()
+    assert len(seen) == 1 and busy.moves == 1000
+
+
+def test_the_limit_ends_a_run_that_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    """The round in work is dropped: its time is up when the run begins."""
+    alone, limited = tmp_path / "alone", tmp_path / "limited"
+    for folder in (alone, limited):
+        folder.mkdir()
+    short = LONG | {"rounds": 20}
+    assert main([written(alone, "scaffold", **short)]) == 0
+    path = written(limited, "scaffold", **short)
+    assert main([path, f"limit.minutes={(pulse.age() + 1) / 60}"]) in (0, 75)
+    assert main([path, "limit.minutes=0.001", "--resume"]) in (0, 75)
+    assert main([path, "--resume"]) == 0
+    log = (limited / "run/log.txt").read_text(encoding="utf-8")
+    assert "stopped by the limit of " in log
+    assert differing(results(alone), results(limited)) == []
+
+
+# ---------------------------------------------------------------------- the watchdog
+
+
+def watched(comm: Comm, seconds: float) -> watchdog.Watchdog:
+    dog = watchdog.Watchdog(comm, Reporter(False, 1, "test"), seconds)
+    dog.killed = []  # type: ignore[attr-defined]
+    dog._kill = lambda place, what: dog.killed.append((place, what))  # type: ignore[method-assign, attr-defined]
+    return dog
+
+
+def test_a_main_thread_that_does_nothing_is_found(alone: Comm) -> None:
+    dog = watched(alone, 10)
+    dog.look(0.0)
+    dog.look(9.9)
+    alone.pulse.beat()
+    dog.look(19.0)
+    assert dog.killed == []  # type: ignore[attr-defined]
+    alone.pulse.waiting = True  # for others, as long as they take
+    dog.look(40.0)
+    assert dog.killed == []  # type: ignore[attr-defined]
+    alone.pulse.waiting = False
+    dog.look(41.0)
+    assert dog.killed == [(0, "its main thread has done nothing for 22 s")]  # type: ignore[attr-defined]
+
+
+def test_a_silent_rank_is_found_by_the_lowest_other(alone: Comm, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three ranks on a node, places 0 and 2 are silent: place 1 is the one to act."""
+    for me, finds in ((1, True), (2, False)):
+        dog = watched(alone, 10)
+        dog.names, dog.me = np.arange(3), me
+        monkeypatch.setattr(alone, "names", dog.names)
+        dog.signs, dog.phases = np.ones((3, 2), np.int64), np.zeros((3, 64), np.uint8)
+        for now in range(12):
+            alone.pulse.beat()
+            if me == 2:
+                dog.signs[1, 0] += 1
+            dog.look(float(now))
+        silent = [0, 2] if finds else []
+        assert sorted({place for place, _ in dog.killed}) == silent  # type: ignore[attr-defined]
+
+
+STUCK = """
+import time
+from torch import nn
+
+class Net(nn.Module):
+    calls = 0
+    def __init__(self, classes):
+        super().__init__()
+        self.layer = nn.Linear(784, classes)
+    def forward(self, x):
+        Net.calls += 1
+        if Net.calls > 200:
+            time.sleep(100)
+        return self.layer(x.flatten(1))
+"""
+
+
+def test_a_run_that_is_stuck_ends_with_a_message(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    more = {"model": {"kind": "stuck:Net"}, "train.cohort": 2, "fault_tolerance.stall_seconds": 3}
+    done = subprocess.run(
+        command(written(tmp_path, **LONG | more)), cwd=tmp_path, capture_output=True, text=True, timeout=90,
+        env=clean_environment() | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    (complaint,) = complaints(done.stderr)
+    assert "is stuck in round " in complaint and "its main thread has done nothing for 3 s" in complaint
+    assert "is stuck in round " in (tmp_path / "run/log.txt").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------- who keeps what
+
+
+@pytest.mark.parametrize("sizes", [(1,), (3,), (2, 2), (4, 4, 4), (3, 1), (1, 1, 1), (4, 2, 1)])
+def test_every_rank_keeps_one_other_ranks_copy(sizes: tuple[int, ...]) -> None:
+    nodes = np.repeat(np.arange(len(sizes)), sizes)
+    keeper = keepers(nodes)
+    assert sorted(keeper) == list(range(len(nodes)))
+    if len(nodes) > 1:
+        assert (keeper != np.arange(len(nodes))).all()
+    if max(sizes) * 2 <= len(nodes):
+        assert (nodes[keeper] != nodes).all()
+
+
+def test_who_has_a_host_stays_there() -> None:
+    work = np.array([5.0, 1.0, 4.0, 2.0, 3.0])
+    stay = np.array([-1, 2, 1, -1, -1])
+    host = place(work, [1, 2], stay)
+    assert (host[stay > 0] == stay[stay > 0]).all()
+    assert host[0] == 2  # 5 to the rank with less work, then 3 and 2 level the rest
+    assert abs(work[host == 1].sum() - work[host == 2].sum()) <= 3
