@@ -303,7 +303,7 @@ class Experiment:
     def save(self) -> Commit:
         """A checkpoint and the histories; a failure to write is said, and training goes on."""
         began = time.monotonic()
-        if self.comm.is_server:
+        if self.comm.is_server and self.comm.name:  # the server that kept others from the folder has died
             with contextlib.suppress(OSError):  # what is wrong with the disk shows below
                 self.folder.hold()
         with self.telemetry.phase("checkpoint"):

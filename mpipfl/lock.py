@@ -55,7 +55,9 @@ class Owner(NamedTuple):
 
     def lives_here(self) -> bool:
         try:
-            return abs(psutil.Process(self.process).create_time() - self.begun) < 1
+            process = psutil.Process(self.process)
+            dead = process.status() == psutil.STATUS_ZOMBIE  # killed, and nobody has asked for its exit code yet
+            return not dead and abs(process.create_time() - self.begun) < 1
         except psutil.NoSuchProcess:
             return False
 

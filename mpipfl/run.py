@@ -181,15 +181,16 @@ def prepare(
                 report.say(f"{folder.path} is finished: all {round} rounds are done{more}")
                 return
             folder.describe(config, made.partition)
+            report.log = folder.path / "log.txt"
             for line in lines:
                 report.say(line)
             start[0] = -1 if round is None else round
 
-    report.log = folder.path / "log.txt"
     together(comm, on_server)
     comm.broadcast(start)
     if start[1]:
         raise Settled(0)
+    report.log = folder.path / "log.txt"  # on every rank: each may be the server one day
     return None if start[0] < 0 else int(start[0])
 
 
@@ -237,7 +238,7 @@ def leave_the_dead(comm: Comm, experiment: Experiment | None) -> NoReturn:
         who = ", ".join(f"rank {rank} on {comm.hosts[rank]}" for rank in dead)
         when, then = "before the run could begin", "start it again"
         if experiment is not None:
-            when, then = f"in round {experiment.round}", "--resume goes on from the last checkpoint"
+            when, then = f"in round {experiment.survival.round}", "--resume goes on from the last checkpoint"
         print(f"mpipfl: {who} died {when}; {then}", file=sys.stderr, flush=True)
     comm.leave(code or 1, LINGER)
 
@@ -252,7 +253,7 @@ def complain(comm: Comm, error: BaseException, experiment: Experiment | None) ->
     """The one message of a job that ends: which rank, which round, which clients, and why."""
     where = [f"rank {comm.name}"]
     if experiment is not None:
-        where.append(f"round {experiment.round}")
+        where.append(f"round {experiment.survival.round}")
         experiment.report.stop()
         if named := getattr(error, "clients", None):
             where.append("client " + ", ".join(map(str, named)))

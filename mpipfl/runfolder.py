@@ -38,7 +38,7 @@ class RunFolder:
         self.lock = Lock(self.path)
 
     def hold(self) -> None:
-        """The same where it is not done yet: the server that did it may have died."""
+        """The same, where this process has not done it yet."""
         if self.lock is None:
             self.claim()
 

@@ -34,6 +34,7 @@ class Survival:
     def __init__(self, comm: Comm, report: Reporter, mode: str) -> None:
         self.comm, self.report = comm, report
         self.goes_on = comm.survives and mode == "auto"
+        self.round = 0  # that a step is a part of
         self.deaths: list[dict[str, Any]] = []
         self.ending = False  # some rank wishes the end of the run
         self._steps = 0  # that were done
@@ -47,6 +48,7 @@ class Survival:
     ) -> bool:
         """Do a step on all ranks that are left and commit it; whether nothing of it was skipped (else it counts for
         nothing). Raises Gone if too many have died."""
+        self.round = round
         self.comm.pulse.phase = f"round {round} ({name})"
         number = self._steps + 1
         while self._steps < number:

@@ -15,7 +15,11 @@ from mpipfl.errors import ConfigError
 
 from .suite import METHODS, config, train
 
-REPORTED = [f"history/{kind}/{name}" for kind in ("global", "personal") for name in ("accuracy", "loss")]
+OF_TEST_DATA = ("accuracy", "loss", "precision", "recall", "f1")
+REPORTED = [
+    name for kind in ("global", "personal")
+    for name in (*(f"history/{kind}/{figure}" for figure in OF_TEST_DATA), f"history/confusion/{kind}")
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
