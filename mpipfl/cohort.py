@@ -218,21 +218,6 @@ class Cohort:
             right = torch.full_like(right, torch.nan)  # no classes, nothing to hit
         return Score(right, losses, said)
 
-    def margin(self, theta: Tensor, part: str = "test") -> Tensor:
-        """Of two classes, the second's logit over the first's, for each sample (m, longest); what is behind a client's
-        last one means nothing."""
-        out = self.empty(self.store.longest(part))
-
-        def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts, place = self.model.split(self._take(theta, rows)), self._at(rows)
-            for number, step in enumerate(feed):
-                logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
-                write(out, place[: step.active], number, logits[..., 1] - logits[..., 0])
-
-        with torch.no_grad():
-            self._sweep(run, part)
-        return out
-
     def labels(self, part: str = "test") -> Tensor:
         """Each client's labels (m, longest), -1 behind the last one."""
         start, samples = self.store.part(part, self.clients)
@@ -243,21 +228,19 @@ class Cohort:
     def scores(self, theta: Tensor, score: Callable[[Tensor], Tensor], part: str = "test") -> Tensor:
         """A number for each of a client's own samples (m, longest), NaN beyond its last: `score` makes it (K, B) from
         what theta (m, d) or (d) says to them, logits (K, B, classes)."""
-
         samples, longest = self.store.part(part, self.clients)[1], self.store.longest(part)
-        bites = -(-longest // SWEEP)
-        out = torch.full((len(self), bites, min(SWEEP, longest)), torch.nan, dtype=torch.float64, device=self.device)
+        out = self.empty(longest, dtype=torch.float64)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts = self.model.split(self._take(theta, rows))
+            parts, place = self.model.split(self._take(theta, rows)), self._at(rows)
             for number, step in enumerate(feed):
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
-                out[self._at(rows[: step.active]), number] = score(logits)[: step.active].double()
+                write(out, place[: step.active], number, score(logits).double())
 
         with torch.no_grad():
             self._sweep(run, part)
-        there = torch.from_numpy(np.arange(longest) < samples[:, None]).to(self.device)
-        return torch.where(there, out.flatten(1)[:, :longest], torch.nan)
+        out[torch.arange(longest, device=self.device) >= torch.from_numpy(samples).to(self.device)[:, None]] = torch.nan
+        return out
 
     # ------------------------------------------------------------------ who and how much
 

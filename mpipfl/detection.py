@@ -65,6 +65,7 @@ def scores(algorithm: Algorithm, server: Any, clients: Any, cohort: Cohort) -> d
 
 
 def margin(logits: Tensor) -> Tensor:
+    """Of two classes, the second's logit over the first's."""
     return logits[..., 1] - logits[..., 0]
 
 

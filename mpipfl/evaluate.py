@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .algorithms import Algorithm
 from .cohort import Cohort, Score
+from .detection import margin
 from .elementwise import sigmoid
 from .federation import Federation
 from .metrics import macro
@@ -104,7 +105,7 @@ def of_samples(
             table = fl.table(counted(pair, classes**2).view(len(pair), classes, classes))
             kept["confusion"][kind] = table.astype(np.int32)
     if classes == 2 and fl.population * labels.shape[1] <= SMALL:
-        values = {kind: sigmoid(cohort.margin(theta)).where(labels >= 0, torch.nan) for kind, theta in models.items()}
+        values = {kind: sigmoid(cohort.scores(theta, margin)) for kind, theta in models.items()}
         for name, value in (values | {"label": labels}).items():
             kept["scores"][name] = fl.table(value).astype(np.float32)
     return kept

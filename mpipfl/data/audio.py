@@ -12,10 +12,9 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field, field_validator
 
 from mpipfl.data.devices import NAMES, STATES, Chain, State, chain, recorded, with_background
@@ -28,6 +27,9 @@ from mpipfl.data.spectrograms import filters, frames, log_mel
 from mpipfl.data.waves import read_wave
 from mpipfl.errors import DataError
 from mpipfl.section import Count, Number, Positive, Section
+
+if TYPE_CHECKING:
+    import torch
 
 CHUNK = 64  # samples made at a time
 LISTS = ("validation_list.txt", "testing_list.txt")
@@ -161,6 +163,8 @@ class AudioSamples(Samples):
             state = self.section.states[index % self.takes // self.section.repeats]
             sounds[row] = with_background(voices[place[row]], state, draw, rate)
             noise[row] = draw.standard_normal(samples)
+        import torch
+
         clean = torch.from_numpy(sounds)
         return clean if through is None else recorded(through, clean, torch.from_numpy(noise))
 

@@ -11,13 +11,14 @@ background and noise of a recording from (seed, clip, state, take).
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from mpipfl.data.keyed import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 State = Literal["normal", "playback", "alarm"]
@@ -49,11 +50,15 @@ def chain(seed: int, device: int, samples: int, rate: int) -> Chain:
     octaves = draw.uniform(-9, 9, 9)  # dB at 31.25, 62.5, ... 8,000 Hz
     pitch = np.log2(np.maximum(np.fft.rfftfreq(length, 1 / rate), 31.25) / 31.25)
     response = decibels(np.interp(pitch, np.arange(9), octaves))
+    import torch
+
     return Chain(torch.from_numpy(np.fft.rfft(room, length) * response), gain, noise, limit)
 
 
 def recorded(device: Chain, sounds: Tensor, noise: Tensor) -> Tensor:
     """y (n, samples) of sounds (n, samples), voice and background together, and standard normal noise, float64."""
+    import torch
+
     length = 2 * (len(device.filter) - 1)
     heard = torch.fft.irfft(torch.fft.rfft(sounds, length) * device.filter, length)[:, : sounds.shape[1]]
     return (device.gain * heard + device.noise * noise).clamp(-device.limit, device.limit)

@@ -11,11 +11,14 @@ windows that lie in the clip. The last line takes the loudness out; a clip of si
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import torch
-from torch import Tensor
 
 from mpipfl.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOWEST = 60.0  # Hz
 FLOOR = 1e-6
@@ -23,6 +26,8 @@ FLOOR = 1e-6
 
 def log_mel(waves: Tensor, rate: int, window: int, hop: int, mels: int) -> Tensor:
     """S (n, mels, frames) of waves (n, samples)."""
+    import torch
+
     hann = torch.hann_window(window, periodic=True, dtype=waves.dtype)
     power = torch.fft.rfft(waves.unfold(1, window, hop) * hann).abs().square()  # (n, frames, bins)
     bank = torch.from_numpy(filters(rate, window, mels)).to(waves.dtype)

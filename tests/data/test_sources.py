@@ -266,7 +266,7 @@ def test_a_damaged_file_is_named(tmp_path):
 def test_torchvision_is_only_imported_when_needed():
     code = (
         "import sys, mpipfl.data.federated as f; from pathlib import Path; f.Data(clients=2, samples=9).open(0);"
-        "assert not {'torchvision', 'matplotlib'} & set(sys.modules)"
+        "assert not {'torchvision', 'torch', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(sources.__file__).parents[2])
 
