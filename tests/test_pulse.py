@@ -67,19 +67,29 @@ def test_looks_for_dead_ranks_are_rare() -> None:
     assert len(seen) == 1 and busy.moves == 1000
 
 
-def test_the_limit_ends_a_run_that_resumes_to_the_same_bits(tmp_path: Path) -> None:
-    """The round in work is dropped: its time is up when the run begins."""
+@pytest.mark.parametrize("beats", [0, 3, 40, 101])
+def test_the_limit_ends_a_run_that_resumes_to_the_same_bits(
+    beats: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is up after so many mini-batches, within a round: that round is dropped."""
     alone, limited = tmp_path / "alone", tmp_path / "limited"
     for folder in (alone, limited):
         folder.mkdir()
     short = LONG | {"rounds": 20}
     assert main([written(alone, "scaffold", **short)]) == 0
-    path = written(limited, "scaffold", **short)
-    assert main([path, f"limit.minutes={(pulse.age() + 1) / 60}"]) in (0, 75)
-    assert main([path, "limit.minutes=0.001", "--resume"]) in (0, 75)
-    assert main([path, "--resume"]) == 0
+    path, beat = written(limited, "scaffold", **short), Pulse.beat
+
+    def last(beating: Pulse) -> bool:
+        if beating.moves >= beats:
+            beating.deadline = min(beating.deadline, time.monotonic())
+        return beat(beating)
+
+    monkeypatch.setattr(Pulse, "beat", last)
+    assert main([path, "limit.minutes=1000"]) == 75
+    monkeypatch.undo()
     log = (limited / "run/log.txt").read_text(encoding="utf-8")
-    assert "stopped by the limit of " in log
+    assert "stopped by the limit of 1000 minutes" in log
+    assert main([path, "--resume"]) == 0
     assert differing(results(alone), results(limited)) == []
 
 
