@@ -332,32 +332,35 @@ class Cohort:
         return plan
 
     def _sweep(self, run: Run, part: str, chosen: Sequence[np.ndarray] | None = None) -> None:
-        """Once through a part of every client's data, or the chosen places of it, in equal bites, each sample with
-        weight one."""
+        """Once through a part of every client's data, or the chosen places of it, each sample with weight one: in
+        bites of SWEEP, or for clients with less in a single one that is not much too large."""
         start, samples = self.store.part(part, self.clients)
-        longest = self.store.longest(part)
         if chosen is not None:
-            samples = np.array([len(places) for places in chosen])
-        size = max(1, min(SWEEP, longest))
+            samples = np.array([len(places) for places in chosen], dtype=np.int64)
+        sizes = bites(samples, self.store.longest(part))
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            bites = -(-samples[rows] // size)
-            count = np.clip(samples[rows, None] - np.arange(bites.max(initial=0)) * size, 0, size)
+            size = int(sizes[rows[0]])
+            count = np.clip(samples[rows, None] - np.arange(-(-samples[rows].max() // size)) * size, 0, size)
             index = np.arange(count.shape[1] * size).reshape(1, -1, size) + np.zeros((len(rows), 1, 1), dtype=np.int64)
             if chosen is not None:
                 index = padded([chosen[row] for row in rows], index.shape[1] * size).reshape(index.shape)
             index[np.arange(size) >= count[..., None]] = 0
             return index + start[rows, None, None], count, np.ones(count.shape)
 
-        self._each(run, -(-samples // size), plan)
+        for size in np.unique(sizes):
+            among = np.flatnonzero(sizes == size)
+            self._each(run, -(-samples[among] // size), plan, among=among)
 
-    def _each(self, run: Run, steps: np.ndarray, *plans: Plan) -> None:
-        """Run all clients, `width` at a time, those with most steps first, on the batches of each plan."""
+    def _each(self, run: Run, steps: np.ndarray, *plans: Plan, among: np.ndarray | None = None) -> None:
+        """Run all clients, or those in the rows `among`, `width` at a time, those with most steps first, on the batches
+        of each plan."""
         order = np.argsort(-steps, kind="stable")
         for first in range(0, len(order), self.width):
-            rows = order[first : first + self.width]
+            chosen = order[first : first + self.width]
+            rows = chosen if among is None else among[chosen]
             try:
-                run(rows, *(self._feed(steps[rows], *plan(rows)) for plan in plans))
+                run(rows, *(self._feed(steps[chosen], *plan(rows)) for plan in plans))
             except Exception as error:
                 error.clients = self.clients[rows].tolist()  # type: ignore[attr-defined]  # named in the one message
                 raise
@@ -388,6 +391,13 @@ def write(out: Tensor, rows: Tensor, number: int, values: Tensor) -> None:
     size = values.shape[1]
     columns = slice(number * size, min((number + 1) * size, out.shape[1]))
     out[rows, columns] = values[: len(rows), : columns.stop - columns.start]
+
+
+def bites(samples: np.ndarray, longest: int) -> np.ndarray:
+    """How many samples at a time a client with so many is swept: the power of two that holds them all, from 8 to SWEEP,
+    no more than the longest has. By the client alone, as the last bits may depend on it."""
+    power = 1 << np.ceil(np.log2(np.maximum(samples, 8))).astype(np.int64)
+    return np.minimum(power, max(1, min(SWEEP, longest)))
 
 
 def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
