@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from mpipfl import world
 from mpipfl.config import Config, check
 from mpipfl.data.partition import Partition
 from mpipfl.data.samples import from_parts
+from mpipfl.data.sizes import Sized
 from mpipfl.models import Batched
 
 from .workloads import CLASSES, Workload
@@ -30,20 +31,25 @@ from .workloads import CLASSES, Workload
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpipfl")
 Row = dict[str, Any]
+Sizes = Literal["equal", "power_law", "log_normal", "slicing"]
 
 
-def experiment(work: Workload, **settings: Any) -> tuple[Config, world.Plan]:
-    """A workload as mpipfl's configuration and plan: its clients only train, on random samples."""
+def experiment(work: Workload, sizes: Sizes = "equal", tested: float = 0, **settings: Any) -> tuple[Config, world.Plan]:
+    """A workload as mpipfl's configuration and plan, on random samples: as many in all whatever the sizes of its
+    clients, and a share of them for testing besides."""
     values: dict[str, Any] = {
         "name": work.name, "rounds": 1000, "algorithm": {"kind": "fedavg"}, "model": {"kind": work.model},
         "data": {"clients": work.clients}, "participation": {"fraction": work.drawn / work.clients},
         "train": {"batch": work.batch, "epochs": 1, "lr": work.lr, "momentum": work.momentum},
     }  # fmt: skip
     config = check(values | settings, work.name)
-    x, y = work.data()
-    ends = work.samples * np.arange(1, work.clients + 1)
+    total = work.clients * work.samples
+    trained = Sized(sizes=sizes).targets(total, work.clients, 1, np.random.default_rng(0)).astype(np.int64)
+    ends = np.cumsum(trained + np.ceil(tested * trained).astype(np.int64))
+    begins = np.concatenate([[0], ends[:-1]])
+    bounds = np.stack([begins, begins + trained, begins + trained, ends], 1)
+    x, y = work.data(int(ends[-1]))
     nothing = np.zeros(work.clients, dtype=np.int64)
-    bounds = np.stack([ends - work.samples, ends, ends, ends], 1)
     partition = Partition(np.arange(len(y)), bounds, nothing, nothing)
     samples = from_parts([x.numpy()], [y.numpy()], CLASSES)
     model = Batched(work.network(), work.shape)

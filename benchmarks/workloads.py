@@ -50,10 +50,10 @@ class Workload(NamedTuple):
     def network(self) -> nn.Module:
         return build(SECTIONS[self.model], self.shape, CLASSES, 0, VOCABULARY if self.reads else None)
 
-    def data(self) -> tuple[Tensor, Tensor]:
-        """All clients' samples, client after client."""
+    def data(self, count: int | None = None) -> tuple[Tensor, Tensor]:
+        """All clients' samples, client after client, or so many."""
         draw = np.random.default_rng(0)
-        count = self.clients * self.samples
+        count = self.clients * self.samples if count is None else count
         if self.reads:
             x = draw.integers(1, VOCABULARY.size, (count, WORDS)).astype(np.float32)
             x[np.arange(WORDS) >= draw.integers(5, WORDS + 1, (count, 1))] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +85,17 @@ def test_nodes(nodes: int, launch: str | None, cluster: Cluster, tmp_path: Path)
     assert f"{nodes} worker(s) on cpu" in said and "WRONG" not in said and "srun: " not in said
     assert "Slurm gave GPUs, PyTorch uses none" in said
     assert differing(last(tmp_path), last(tmp_path / "alone")) == []
+
+
+@real
+def test_the_scaling_benchmark(cluster: Cluster, tmp_path: Path) -> None:
+    """Its worlds of one and of two workers, in one job."""
+    file = tmp_path / "scaling.json"
+    arguments = ("--workload", "logreg", "--quick", "-o", file)
+    (task,) = cluster.wait(job := cluster.sbatch("--nodes=2", *TWO_TASKS, "slurm/scaling.sbatch", *arguments))
+    assert task["JobState"] == "COMPLETED", cluster.output(job)
+    (rows,) = json.loads(file.read_text())["tables"].values()
+    assert [row["workers"] for row in rows] == [1, 2]
 
 
 @real
@@ -190,13 +202,6 @@ def in_a_job(script: str, **environ: str) -> list[str]:
 def test_one_server_in_all(nodes: int, tasks: int, ranks: int) -> None:
     (said,) = in_a_job("on_ranks python it", SLURM_NNODES=str(nodes), SLURM_NTASKS_PER_NODE=str(tasks))
     assert said.startswith(f"{ranks} ranks: bash") and said.endswith(" rank python it")
-
-
-def test_node_counts_of_the_scaling_benchmark() -> None:
-    """Its loop over nodes; the benchmark itself is not started."""
-    script = (slurm.PROJECT / "slurm/scaling.sbatch").read_text()
-    said = in_a_job(script[script.index("\nnodes=1") :], SLURM_NNODES="6", SLURM_NTASKS_PER_NODE="5")
-    assert [line.split()[0] for line in said] == ["5", "9", "17", "25"]
 
 
 @pytest.mark.parametrize("path", sorted((slurm.PROJECT / "slurm").glob("*.s*")), ids=lambda path: path.name)

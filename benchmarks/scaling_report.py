@@ -1,0 +1,108 @@
+"""Results of `benchmarks.scaling` as one picture: time and efficiency against workers, and where the time goes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from .common import Row, markdown
+
+PARTS = ("training: mean (s)", "waiting for the slowest (s)", "broadcast (s)", "reduce (s)", "other (s)")
+
+
+def draw(paths: list[Path], into: Path) -> int:
+    """The file, HTML or PNG by its name; the exit code."""
+    results = []
+    for path in paths:
+        try:
+            results.append(json.loads(path.read_text(encoding="utf-8")))
+            series(results[-1])
+        except (OSError, ValueError, KeyError, StopIteration):
+            print(f"benchmarks.scaling: {path} is not a result of this benchmark", file=sys.stderr)
+            return 2
+    if into.suffix not in (".html", ".png"):
+        print(f"benchmarks.scaling: -o {into}: the report is an .html or a .png file", file=sys.stderr)
+        return 2
+    figure = picture(results)
+    if into.suffix == ".png":
+        figure.savefig(into, dpi=150)
+    else:
+        into.write_text(page(results, figure), encoding="utf-8")
+    print(f"written to {into}")
+    return 0
+
+
+def series(result: dict[str, Any]) -> list[Row]:
+    return next(rows for title, rows in result["tables"].items() if " scaling of " in title)
+
+
+def name(result: dict[str, Any]) -> str:
+    sizes = "" if result["sizes"] == "equal" else f", {result['sizes'].replace('_', ' ')}"
+    return f"{result['workload']}, {result['scaling']}{sizes} ({result['date'][:10]})"
+
+
+def picture(results: list[dict[str, Any]]) -> Figure:
+    """Two curves over all results, and a bar chart for each of them."""
+    matplotlib.rcParams["svg.hashsalt"] = "mpipfl"
+    figure = Figure(figsize=(11, 3.6 * (1 + -(-len(results) // 2))), layout="constrained")
+    axes = figure.subplots(1 + -(-len(results) // 2), 2, squeeze=False)
+    time, efficiency = axes[0]
+    for result in results:
+        rows = series(result)
+        workers = [row["workers"] for row in rows]
+        (line,) = time.loglog(workers, [row["a round (s)"] for row in rows], marker="o", label=name(result), base=2)
+        first = rows[0]["a round (s)"]
+        ideal = [first * (workers[0] / w if result["scaling"] == "strong" else 1) for w in workers]
+        time.loglog(workers, ideal, color=line.get_color(), ls=":", base=2)
+        efficiency.semilogx(workers, [row["efficiency"] for row in rows], marker="o", color=line.get_color(), base=2)
+        alone = [row["efficiency of training alone"] for row in rows]
+        efficiency.semilogx(workers, alone, color=line.get_color(), ls="--", base=2)
+    efficiency.axhline(1, color="grey", ls=":")
+    efficiency.set(xlabel="workers", title="efficiency (training alone: dashed)", ylim=(0, None))
+    time.set(xlabel="workers", title="seconds of a round (ideal: dotted)")
+    time.legend(fontsize="small")
+    for axis, result in zip(axes[1:].flat, results, strict=False):
+        bars(axis, result)
+    for axis in axes[1:].flat[len(results) :]:
+        axis.remove()
+    return figure
+
+
+def bars(axis: Any, result: dict[str, Any]) -> None:
+    """Where a worker's time goes."""
+    rows, bottom = series(result), [0.0] * len(series(result))
+    places = range(len(rows))
+    for part in PARTS:
+        heights = [row.get(part, row["training: slowest (s)"] - row["training: mean (s)"]) for row in rows]
+        axis.bar(places, heights, bottom=bottom, label=part.removesuffix(" (s)"))
+        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+    axis.set(title=name(result), xlabel="workers", ylabel="seconds of a round, a worker")
+    axis.set_xticks(places, [str(row["workers"]) for row in rows])
+    axis.legend(fontsize="x-small")
+
+
+def page(results: list[dict[str, Any]], figure: Figure) -> str:
+    """One file that stands alone."""
+    image = io.BytesIO()
+    figure.savefig(image, format="png", dpi=130)
+    data = base64.b64encode(image.getvalue()).decode()
+    parts = []
+    for result in results:
+        machine = f"{result['machine']['processor']}, {result['machine']['cores']} cores"
+        parts.append(f"<h2>{escape(name(result))}: {escape(machine)}</h2>")
+        for title, rows in result["tables"].items():
+            parts.append(f"<h3>{escape(title)}</h3><pre>{escape(markdown(rows))}</pre>")
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Scaling</title>'
+        "<style>body{font:15px sans-serif;margin:2em;max-width:1100px}img{max-width:100%}</style></head>"
+        f'<body><h1>Scaling</h1><img alt="time and efficiency against workers" src="data:image/png;base64,{data}">'
+        f"{''.join(parts)}</body></html>\n"
+    )
