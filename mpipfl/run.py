@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 import numpy as np
 import torch
 
-from . import catalogue, launch, newcomers, process
+from . import catalogue, checkpoint, launch, newcomers, process
 from .check import check
 from .comm import LINGER, Comm, Lost
 from .config import Config, load
@@ -63,6 +63,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, train nothing")
     parser.add_argument("--check", action="store_true", help="look at ranks, MPI, cores, GPUs, folder; train nothing")
     parser.add_argument("--verify", type=Path, metavar="RUN", help="read all of a run's folder; say what is whole")
+    parser.add_argument("--finished", action="store_true", help="is this run finished? Exit code 0 if so, else 1")
     parser.add_argument("--list", action="store_true", help="every method, model, source, partition and shift")
     parser.add_argument("--keys", action="store_true", help="every key of the configuration with its default")
     parser.add_argument("-n", "--ranks", type=int, metavar="N", help="start N ranks on this machine with mpirun")
@@ -99,6 +100,8 @@ def start(comm: Comm, options: argparse.Namespace) -> int:
         if options.check and options.config is None:
             return check(None, comm)
         config: Config = together(comm, lambda: configuration(options))
+        if options.finished:
+            return finished(config, comm)
         process.tune(config.threads)
         heed(comm, config)
         if options.check:
@@ -142,6 +145,15 @@ def configuration(options: argparse.Namespace) -> Config:
         return load(options.config, options.overrides)
     words = [] if options.config is None else [options.config]
     return newcomers.settings(options.personalize, [*words, *options.overrides])
+
+
+def finished(config: Config, comm: Comm) -> int:
+    """Whether a run has nothing left to do, as an exit code."""
+    folder = RunFolder(config.folder)
+    done = folder.finished(config, max(checkpoint.rounds(folder.path), default=None))
+    if comm.is_server:
+        print(f"{folder.path} is {'' if done else 'not '}finished")
+    return 0 if done else 1
 
 
 def heed(comm: Comm, config: Config) -> None:

@@ -83,11 +83,16 @@ def run(point: Point, running: set[Job]) -> bool:
         running.discard(job)
     if code in (INTERRUPTED, -signal.SIGUSR1):
         raise KeyboardInterrupt
-    if code and code != BusyError.code:  # somebody else is at it: neither done nor failed
-        said = (point.folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    if code == BusyError.code:  # somebody else is at it: neither done nor failed
+        return False
+    said = (point.folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+    if code:
         reasons = [line for line in said if line.startswith("mpipfl:")] or said
         (point.folder / "failed.txt").write_text(f"exit code {code}: {(reasons or [''])[-1]}\n", encoding="utf-8")
-    return code == 0
+    elif point.state != "done":  # a launcher that could not start its ranks, or that lost a node
+        text = "; its launcher's last words: " + said[-1] if said else ""
+        (point.folder / "failed.txt").write_text(f"exit code 0, but not finished{text}\n", encoding="utf-8")
+    return point.state == "done"
 
 
 def run_all(todo: Sequence[Point], side_by_side: int) -> bool:

@@ -18,6 +18,11 @@ on_ranks() {
   exec ${MPIPFL_LAUNCH//\{ranks\}/$ranks} bash -c 'trap "" USR1 TERM; exec "$@"' rank "$@"
 }
 
+# Whether the run that the script was given is finished: launchers may end with code 0 when ranks could not start, or
+# when a node died.
+arguments=("$@")
+finished() { python -m mpipfl.run --finished "${arguments[@]}"; }
+
 # requeued COMMAND...      run it until it ends or Slurm's signal says that the time is over. Then the ranks finish
 # their round, write a checkpoint and leave with code 75, and the job waits in the queue once more. The script sets
 # `asked` by a trap from its first line on.
@@ -30,10 +35,14 @@ requeued() {
     sleep 1
   done
   wait "$running" || code=$?
+  if ((code == 0)) && ! finished; then
+    code=1
+    if ((${SLURM_RESTART_COUNT:-0} < 20)); then asked=yes; fi
+  fi
   if ((code == 75)) || [[ ${asked:-} && $code != 0 ]]; then
     # a job that its user has cancelled is not running any more, and must not come back
     if [[ $(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%T) == RUNNING ]]; then
-      echo "job $SLURM_JOB_ID: stopped with code $code after Slurm's signal; it waits in the queue again"
+      echo "job $SLURM_JOB_ID: stopped with code $code before the run was finished; it waits in the queue again"
       sleep 3 # Slurm is still cleaning up: requeued at once, it may leave the ranks' PMIx socket in the next start's way
       scontrol requeue "$SLURM_JOB_ID" || echo "it cannot be requeued: submit it again, and it goes on" >&2
     fi

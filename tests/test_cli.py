@@ -113,6 +113,17 @@ def test_a_run_is_not_overwritten_unasked(tmp_path: Path, capsys: pytest.Capture
     assert json.loads((tmp_path / "run/summary.json").read_text())["rounds"] == 2
 
 
+def test_whether_a_run_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """For scripts: by the exit code, and nothing is trained."""
+    path = str(written(tmp_path))
+    for rounds, code in ((2, 1), (2, 0), (3, 1)):
+        assert main([path, f"rounds={rounds}", "--finished"]) == code
+        assert capsys.readouterr().out == f"{tmp_path}/run is {'not ' if code else ''}finished\n"
+        assert main([path, "rounds=2", "--resume"]) == 0
+        capsys.readouterr()
+    assert main(["nothing.yaml", "--finished"]) == 2
+
+
 def test_a_finished_run_stays_as_it_is(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = finished
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

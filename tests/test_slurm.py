@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 
@@ -128,9 +132,57 @@ def test_signal_time_limit_and_preemption(cluster: Cluster, tmp_path: Path, monk
     said = cluster.output(job)
     assert (task["JobState"], task["Restarts"]) == ("COMPLETED", "3"), said
     assert said.count("stopped by a signal after round") == 3
-    assert said.count("stopped with code 75 after Slurm's signal; it waits in the queue again") == 3
+    assert said.count("stopped with code 75 before the run was finished; it waits in the queue again") == 3
     assert main([str(written(tmp_path / "alone", **settings))]) == 0
     assert differing(last(tmp_path), last(tmp_path / "alone")) == []
+
+
+@real
+def test_an_elastic_job_outlives_its_ranks(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker is killed, then the server: the job goes on without them. A node dies: it goes on after the requeue. The
+    bits are those of a single process."""
+    held = tmp_path / "held"
+    held.touch()
+    (tmp_path / "held_network.py").write_text(HELD.format(held=str(held)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = {"rounds": 60, "model": {"kind": "held_network:Net"}, "checkpoint.every": 1}
+    job = cluster.sbatch(
+        "--nodes=3", *TWO_TASKS, "slurm/elastic.sbatch", written(tmp_path, **settings),
+        PYTHONPATH=f"{cluster.environment['PYTHONPATH']}:{tmp_path}",
+    )  # fmt: skip
+    log = tmp_path / "run/log.txt"
+
+    def said(count: int, what: str) -> None:
+        slurm.until(lambda: log.exists() and log.read_text().count(what) >= count, cluster.output(job))
+
+    for victim in (2, 0):
+        said(1, "round 2/60" if victim else "died in round")
+        time.sleep(1)
+        os.kill(rank_of(job, victim), signal.SIGKILL)
+    said(2, "died in round")
+    assert "rank 1 is the server now" in log.read_text()
+    rank = psutil.Process(rank_of(job, 1))
+    node = rank.parent()
+    assert node is not None and node.name() == "prted"
+    node.kill()  # what mpirun has on a node
+    rank.kill()
+    held.unlink()
+    (task,) = cluster.wait(job)
+    assert (task["JobState"], task["Restarts"]) == ("COMPLETED", "1"), cluster.output(job)
+    assert log.read_text().count("resuming from") == 1
+    assert main([str(written(tmp_path / "alone", **settings))]) == 0
+    assert differing(last(tmp_path), last(tmp_path / "alone")) == []
+
+
+def rank_of(job: int, rank: int) -> int:
+    """The process of a rank of a job."""
+    wanted = {f"SLURM_JOB_ID={job}", f"OMPI_COMM_WORLD_RANK={rank}"}
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            named = {f"{name}={value}" for name, value in process.environ().items()}
+            if wanted <= named and "mpipfl.run" in process.cmdline() and "python" in process.name():
+                return process.pid
+    raise AssertionError(f"job {job} has no rank {rank}")
 
 
 @real

@@ -156,6 +156,16 @@ def test_a_signal_is_passed_on_to_the_runs(tmp_path: Path) -> None:
     assert "start the study again to go on" in problems and "Traceback" not in problems
 
 
+def test_a_launcher_that_only_says_that_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some end with code 0 although a node was lost."""
+    monkeypatch.setenv("MPIPFL_LAUNCH", "echo {ranks} ranks")
+    study = write(tmp_path, seeds=[0], axes={})
+    (point,) = points(study_of(study))
+    assert start(study).returncode == 1
+    reason = (point.folder / "failed.txt").read_text()
+    assert reason.startswith("exit code 0, but not finished; its launcher's last words: 1 ranks")
+
+
 def test_a_run_that_somebody_else_trains_has_not_failed(tmp_path: Path) -> None:
     study = write(tmp_path, seeds=[0], axes={})
     (point,) = points(study_of(study))
