@@ -45,7 +45,7 @@ class Experiment:
         self.fresh = True  # since the last checkpoint
         self.telemetry = Telemetry()
         self.survival = Survival(comm, report, config.fault_tolerance.mode)
-        self.watchdog = Watchdog(comm, report, config.fault_tolerance.stall_seconds)
+        self.watchdog = Watchdog(comm, report, config.fault_tolerance.stall_seconds, folder.path)
         self.device = world.device(config, comm)
         self.store = world.store(plan, comm, self.device)
         self.method = plan.method

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -82,10 +82,15 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def command(*arguments: object, np: int | None = None, survive: bool = False) -> list[str]:
+PROGRAM = ("-m", "mpipfl.run")
+
+
+def command(
+    *arguments: object, np: int | None = None, survive: bool = False, program: Sequence[str] = PROGRAM
+) -> list[str]:
     """The program's command line, under mpirun where a number of ranks is given."""
     launcher = [] if np is None else [mpirun(), *(["--with-ft", "ulfm"] if survive else []), "-np", str(np)]
-    return [*launcher, sys.executable, "-m", "mpipfl.run", *map(str, arguments)]
+    return [*launcher, sys.executable, *program, *map(str, arguments)]
 
 
 def clean_environment() -> dict[str, str]:

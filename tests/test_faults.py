@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from mpipfl import checkpoint
 from mpipfl.config import dump
 from mpipfl.run import main
 
-from .conftest import Run, clean_environment, command
+from .conftest import PROGRAM, Run, clean_environment, command
 from .suite import METHODS, config, content, differing
 
 Job = subprocess.Popen[str]
@@ -66,10 +66,12 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Res
 
 
 @contextlib.contextmanager
-def started(folder: Path, *arguments: str, np: int | None, survive: bool = False) -> Iterator[Job]:
+def started(
+    folder: Path, *arguments: str, np: int | None, survive: bool = False, program: Sequence[str] = PROGRAM
+) -> Iterator[Job]:
     """A job that goes on beside the test, and is gone after it."""
     job = subprocess.Popen(
-        command(*arguments, np=np, survive=survive), cwd=folder, env=clean_environment(), text=True,
+        command(*arguments, np=np, survive=survive, program=program), cwd=folder, env=clean_environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     family: list[psutil.Process] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpipfl import pulse, watchdog
+from mpipfl import beacons, pulse, watchdog
 from mpipfl.comm import Comm
 from mpipfl.placement import keepers, place
 from mpipfl.progress import Reporter
@@ -96,8 +96,8 @@ def test_the_limit_ends_a_run_that_resumes_to_the_same_bits(
 # ---------------------------------------------------------------------- the watchdog
 
 
-def watched(comm: Comm, seconds: float) -> watchdog.Watchdog:
-    dog = watchdog.Watchdog(comm, Reporter(False, 1, "test"), seconds)
+def watched(comm: Comm, seconds: float, folder: Path = Path()) -> watchdog.Watchdog:
+    dog = watchdog.Watchdog(comm, Reporter(False, 1, "test"), seconds, folder)
     dog.killed = []  # type: ignore[attr-defined]
     dog._kill = lambda place, what: dog.killed.append((place, what))  # type: ignore[method-assign, attr-defined]
     return dog
@@ -132,6 +132,49 @@ def test_a_silent_rank_is_found_by_the_lowest_other(alone: Comm, monkeypatch: py
             dog.look(float(now))
         silent = [0, 2] if finds else []
         assert sorted({place for place, _ in dog.killed}) == silent  # type: ignore[attr-defined]
+
+
+def test_a_node_that_stands_still_is_found_by_the_one_before_it(
+    alone: Comm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes 0, 2 and 5 watch in a ring; a file that is left of an earlier job tells nothing, nor does one that this
+    node cannot write beside."""
+    dogs = {node: watched(alone, 10, tmp_path) for node in (0, 2, 5)}
+    monkeypatch.setattr(alone, "nodes", np.array([0, 0, 2, 5]))
+    dogs[2].beacons.light(2)
+    time.sleep(0.02)
+    ended: list[tuple[int, int]] = []
+
+    def begin(node: int) -> None:
+        dogs[node]._give_up = lambda other, since: ended.append((node, other))  # type: ignore[method-assign]
+        dogs[node].node = node
+        dogs[node].beacons.light(node)
+        dogs[node].begun = dogs[node].beacons.seen(node)
+
+    begin(0)
+    begin(5)
+
+    def pass_time(begin: int, end: int, *well: int) -> None:
+        for now in range(begin, end):
+            for node in well:
+                dogs[node].look_around(float(now))
+
+    pass_time(0, 30, 0, 5)  # node 2 has not begun, but its old file is there
+    assert ended == []
+    begin(2)
+    pass_time(30, 60, 0, 2, 5)
+    assert ended == []
+    pass_time(60, 70, 0, 5)
+    assert ended == []
+    with monkeypatch.context() as failing:
+        failing.setattr(beacons.Beacons, "light", lambda self, node: False)  # the file system, for all
+        pass_time(70, 90, 0, 5)
+    assert ended == []
+    pass_time(90, 101, 0, 5)
+    assert set(ended) == {(0, 2)}
+    for node in dogs:
+        beacons.Beacons(tmp_path).put_out(node)
+    assert not (tmp_path / "alive").exists()
 
 
 STUCK = """

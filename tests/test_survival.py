@@ -86,6 +86,39 @@ def test_one_after_the_other(undisturbed: Results, tmp_path: Path) -> None:
     assert complaints(said) != [] and "goes back" not in log
 
 
+APART = """
+import sys
+import numpy as np
+from mpipfl import comm
+
+begin = comm.Comm.__init__
+
+def apart(self, *arguments):
+    begin(self, *arguments)
+    self.nodes = np.arange(self.size)
+
+comm.Comm.__init__ = apart
+from mpipfl.run import main
+
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("survive", [False, pytest.param(True, marks=ulfm)])
+def test_a_node_that_stands_still_ends_the_job(survive: bool, undisturbed: Results, tmp_path: Path) -> None:
+    """Every rank believes to be alone on its node: nobody else can kill the one that is stopped."""
+    path = written(tmp_path, "scaffold", **LONG | {"fault_tolerance": {"stall_seconds": 15}})
+    (tmp_path / "apart.py").write_text(APART)
+    with started(tmp_path, path, np=3, survive=survive, program=[str(tmp_path / "apart.py")]) as job:
+        wait_until(reached(tmp_path, 2), job)
+        ranks(job)[2].send_signal(signal.SIGSTOP)
+        said, _ = job.communicate(timeout=LIMIT)
+        assert re.search(r"rank 2 on \S+: no sign of life from this node for 1\d s; the job ends", said)
+    assert "no sign of life from this node" in (tmp_path / "run/log.txt").read_text(encoding="utf-8")
+    assert main([path, "--resume"]) == 0
+    assert differing(results(tmp_path), undisturbed) == []
+
+
 @ulfm
 def test_without_copies_the_run_goes_back_to_a_checkpoint(undisturbed: Results, tmp_path: Path) -> None:
     """Two at once, the second one during the recovery from the first."""
