@@ -53,3 +53,15 @@ def flat(tree: Any, path: str = "") -> dict[str, Any]:
     if not isinstance(tree, dict):
         return {path: tree}
     return {k: v for key, value in tree.items() for k, v in flat(value, f"{path}.{key}".lstrip(".")).items()}
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """The inverse of `flat`."""
+    tree: dict[str, Any] = {}
+    for path, value in settings.items():
+        *sections, key = path.split(".")
+        inside = tree
+        for section in sections:
+            inside = inside.setdefault(section, {})
+        inside[key] = value
+    return tree

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from mpipfl import report
 from mpipfl.report import contents
@@ -16,6 +17,7 @@ from mpipfl.report.runs import read
 from . import folders
 from .folders import compared, rising, three, write
 from .pages import checked
+from .suite import config
 
 
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, *paths: Path) -> str:
@@ -30,6 +32,18 @@ def test_other_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
     b = write(tmp_path / "b", "ditto", rising(3, 4, 0.5), data={"partition": {"kind": "dirichlet"}})
     said = refused(capsys, tmp_path, a, b)
     assert f"{b} cannot be compared with {a}: data.partition.kind is dirichlet, not iid" in said
+
+
+def test_settings_of_an_older_version(tmp_path: Path) -> None:
+    """What a run did not know of has its default: both are one line."""
+    paths = [write(tmp_path / str(seed), "fedavg", rising(3, 4, 0.5), seed=seed) for seed in (0, 1)]
+    for path, seed in zip(paths, (0, 1), strict=True):
+        values = config({"algorithm": "fedavg", "seed": seed}, tmp_path).model_dump(mode="json")
+        if seed:
+            del values["data"]["split"]["lists"], values["train"]["loss"]
+        (path / "config.yaml").write_text(yaml.safe_dump(values))
+    (line,) = compared(*paths).lines
+    assert line.seeds == (0, 1) and line.runs[1].settings["data.split.lists"] is False
 
 
 def test_another_partition_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..config import check
+from ..errors import UserError
 from ..metrics import improvement, quantum_of_improvement
+from ..section import flat, nested
 from .runs import ReportError, Run
 
 NOT_DATA = ("data.root", "data.source.download", "data.source.cache")
@@ -126,6 +129,7 @@ class Comparison:
 
 def compare(runs: Sequence[Run]) -> Comparison:
     """The lines of these runs. Raises where they cannot be compared."""
+    runs = completed(runs)
     refuse(runs)
     groups: dict[Any, list[Run]] = {}
     notes = [f"{run.path} has {problem}" for run in runs for problem in run.problems]
@@ -149,6 +153,19 @@ def compare(runs: Sequence[Run]) -> Comparison:
     first = every[0][0]
     common = {k: v for k, v in deciding(first).items() if k not in keys}
     return Comparison(lines, common, tuple(notes))
+
+
+def completed(runs: Sequence[Run]) -> Sequence[Run]:
+    """Runs of several versions, with the defaults of settings that the older ones did not know of."""
+    try:
+        defaults = [flat(check(nested(run.settings), "").model_dump(mode="json")) for run in runs]
+    except UserError:
+        return runs  # a setting of another version that is not legal today: they are compared as they are
+    told = {key for run in runs for key in run.settings}
+    return [
+        replace(run, settings={k: v for k, v in known.items() if k in told} | run.settings)
+        for run, known in zip(runs, defaults, strict=True)
+    ]
 
 
 def deciding(run: Run) -> dict[str, Any]:
