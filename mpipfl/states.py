@@ -76,8 +76,10 @@ class States:
             ids = comm.gather(self.hosted[mine])
             rows = comm.gather(value[torch.from_numpy(mine).to(value.device)].detach().cpu().numpy())
             if ids is not None and rows is not None:
-                order = np.argsort(np.concatenate(ids))
-                yield first, np.concatenate(rows)[order]
+                block = np.empty((sum(map(len, ids)), *rows[0].shape[1:]), rows[0].dtype)
+                for places, some in zip(ids, rows, strict=True):
+                    block[places - first] = some
+                yield first, block
 
 
 def packed(rows: Any, count: int) -> np.ndarray:
