@@ -11,6 +11,8 @@ import torch
 
 from mpipfl import world
 from mpipfl.algorithms import SelfFL
+from mpipfl.algorithms.selffl import Client
+from mpipfl.algorithms.selffl_server import Server
 from mpipfl.algorithms.uncertainty import BY_EQUATION, TOO_SMALL, UNKNOWN, local_steps, observe
 from mpipfl.cohort import Cohort
 from mpipfl.comm import Comm
@@ -207,6 +209,32 @@ def test_a_collapse_is_said_at_the_end() -> None:
     assert method.remarks({"collapsed": np.ones(5)}) == []
     assert "98 % of the active clients one step only" in method.remarks({"collapsed": np.full(60, 0.98)})[0]
     assert SelfFL(floor=5).remarks({"collapsed": np.ones(60)}) == []
+
+
+@pytest.mark.parametrize(("population", "active", "a"), [(20, 5, 0.5), (20, 5, 0.25), (200, 20, 1.0), (10, 10, 1.0)])
+def test_the_start_is_a_momentum(population: int, active: int, a: float) -> None:
+    """Clients that all move by the same g in a round: theta moves by a g / (1 - momentum)."""
+    method, draw = SelfFL(smoothing=a), np.random.default_rng(0)
+    theta, own, seen = torch.zeros(1), torch.zeros(population, 1), torch.zeros(population)
+    way = []
+    for _ in range(4000):
+        who = torch.from_numpy(draw.choice(population, active, replace=False))
+        server = Server(theta, *(torch.zeros(()) for _ in Server._fields[1:]))
+        clients = Client(own[who], own[who], seen[who], seen[who])
+        own[who] = method.starts(server, clients, torch.full((active,), 1 / (active - 1))) + 1.0
+        seen[who] = 1
+        new = (1 - a) * theta + a * own[who].mean(0)
+        way.append(float(new - theta))
+        theta = new
+    momentum = (a * population / active - 1) / (active - 1)
+    assert np.mean(way[400:]) == pytest.approx(a / (1 - momentum), rel=0.01)
+    steps = np.full((30, population), np.nan)
+    steps[:, :active] = 40
+    assert method.remarks({"steps": steps}) == []
+    if population == 20:
+        (said,) = SelfFL(smoothing=1.0).remarks({"steps": steps})
+        assert "with 5 of 20 clients" in said and "a momentum of 0.75" in said and "smoothing=0.5 or" in said
+        assert SelfFL(smoothing=1.0, others="all").remarks({"steps": steps}) == []
 
 
 def test_augmented_trains_on(alone: Comm, tmp_path: Path) -> None:
