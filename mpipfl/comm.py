@@ -34,6 +34,8 @@ Buffer = np.ndarray | torch.Tensor
 Lost = MPI.Exception  # what a call raises when a rank has died, on some ranks or on all
 LINGER = 1.0  # seconds
 HOST = 64  # bytes of a host's name
+NAP = 0.001  # seconds that a rank sleeps at most before it looks again
+MEETING = 1 << 14  # a message's tag
 SLICE = 1 << 28  # elements per MPI call: counts are 32-bit integers in MPI 3, whatever the element
 MEMORY = ("/dev/shm", tempfile.gettempdir())
 
@@ -83,6 +85,7 @@ class Comm:
         self.mpi: MPI.Comm = MPI.COMM_WORLD if mpi is None else mpi
         self.rank, self.size = self.mpi.Get_rank(), self.mpi.Get_size()
         self.bytes = 0  # moved
+        self.crowded = False
         self.survives = SURVIVES and self.size > 1
         self.names = np.arange(self.size)  # what the ranks are called, also when others have died
         node = self.mpi.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
@@ -94,6 +97,7 @@ class Comm:
         own = platform.node().encode()[:HOST]
         host[0, : len(own)] = np.frombuffer(own, dtype=np.uint8)
         self.hosts = [bytes(row).rstrip(b"\0").decode() for row in np.concatenate(self.allgather(host))]  # by name
+        self.crowded = self.any(self.local_size > (os.cpu_count() or 1))  # somewhere ranks share cores
         self.bytes = 0
 
     @property
@@ -131,6 +135,7 @@ class Comm:
 
     def reduce(self, buffer: Buffer) -> None:
         """The sum over ranks, in place, on rank 0; what the other ranks' buffers hold then is undefined."""
+        self.meet()
         if self.is_server:
             self._each(buffer, lambda part: self.mpi.Reduce(MPI.IN_PLACE, part, op=MPI.SUM, root=0))
         else:
@@ -138,6 +143,7 @@ class Comm:
 
     def allreduce(self, buffer: Buffer, op: str = "sum") -> None:
         """The sum (or `max`) over ranks, in place, on every rank."""
+        self.meet()
         operation = {"sum": MPI.SUM, "max": MPI.MAX}[op]
         self._each(buffer, lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, op=operation))
 
@@ -188,6 +194,25 @@ class Comm:
 
     def barrier(self) -> None:
         self._wait(self.mpi.Barrier)
+
+    def meet(self) -> None:
+        """Where ranks share cores, wait asleep until all are here: in its collectives MPI looks for messages all the
+        time, which takes the time of those that are at work. Elsewhere this does nothing."""
+        if self.crowded and self.size > 1:
+            self._wait(self._meet)
+
+    def _meet(self) -> None:
+        nothing = np.empty(0, dtype=np.uint8)
+        others = range(1, self.size) if self.is_server else [0]
+        if not self.is_server:
+            self.mpi.Send(nothing, dest=0, tag=MEETING)
+        for rank in others:
+            begin = time.monotonic()
+            while not self.mpi.Iprobe(source=rank, tag=MEETING):
+                time.sleep(min(NAP, (time.monotonic() - begin) / 20))
+            self.mpi.Recv(nothing, source=rank, tag=MEETING)
+        for rank in others if self.is_server else ():
+            self.mpi.Send(nothing, dest=rank, tag=MEETING)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""

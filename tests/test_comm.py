@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,24 @@ class TestCollectives:
         mine = self.filled(kind, dtype, comm)
         comm.allreduce(mine, "max")
         assert np.array_equal(np.asarray(mine), ramp(15).reshape(3, 5) + comm.size - 1)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("late", [0, -1])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_ranks_that_share_cores_wait_asleep(
+    crowded: bool, late: int, comm: Comm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is late: the messages by which they meet are no part of what is sent."""
+    monkeypatch.setattr(comm, "crowded", crowded)
+    for turn in range(3):
+        if comm.rank == late % comm.size:
+            time.sleep(0.05)
+        mine = np.full(5, comm.rank + turn)
+        comm.allreduce(mine)
+        assert (mine == sum(range(comm.size)) + turn * comm.size).all()
+        gathered = comm.gather(np.full((comm.rank, 2), turn))
+        assert gathered is None or [len(rows) for rows in gathered] == list(range(comm.size))
 
 
 @pytest.mark.mpi
