@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from .common import Row, markdown
 
-PARTS = ("training: mean (s)", "waiting for the slowest (s)", "broadcast (s)", "reduce (s)", "other (s)")
+PARTS = ("training", "waiting for the slowest", "broadcast", "reduce", "other")
 
 
 def draw(paths: list[Path], into: Path) -> int:
@@ -58,17 +58,21 @@ def picture(results: list[dict[str, Any]]) -> Figure:
     for result in results:
         rows = series(result)
         workers = [row["workers"] for row in rows]
-        (line,) = time.loglog(workers, [row["a round (s)"] for row in rows], marker="o", label=name(result), base=2)
+        (line,) = time.loglog(workers, [row["a round (s)"] for row in rows], marker="o", label=name(result))
         first = rows[0]["a round (s)"]
         ideal = [first * (workers[0] / w if result["scaling"] == "strong" else 1) for w in workers]
-        time.loglog(workers, ideal, color=line.get_color(), ls=":", base=2)
-        efficiency.semilogx(workers, [row["efficiency"] for row in rows], marker="o", color=line.get_color(), base=2)
+        time.loglog(workers, ideal, color=line.get_color(), ls=":")
+        efficiency.semilogx(workers, [row["efficiency"] for row in rows], marker="o", color=line.get_color())
         alone = [row["efficiency of training alone"] for row in rows]
-        efficiency.semilogx(workers, alone, color=line.get_color(), ls="--", base=2)
+        efficiency.semilogx(workers, alone, color=line.get_color(), ls="--")
     efficiency.axhline(1, color="grey", ls=":")
     efficiency.set(xlabel="workers", title="efficiency (training alone: dashed)", ylim=(0, None))
     time.set(xlabel="workers", title="seconds of a round (ideal: dotted)")
-    time.legend(fontsize="small")
+    counts = sorted({row["workers"] for result in results for row in series(result)})
+    for axis in (time, efficiency):
+        axis.minorticks_off()
+        axis.set_xticks(counts, [str(count) for count in counts])
+    time.legend(fontsize="small", loc="center left", bbox_to_anchor=(0, 0.4))
     for axis, result in zip(axes[1:].flat, results, strict=False):
         bars(axis, result)
     for axis in axes[1:].flat[len(results) :]:
@@ -81,12 +85,20 @@ def bars(axis: Any, result: dict[str, Any]) -> None:
     rows, bottom = series(result), [0.0] * len(series(result))
     places = range(len(rows))
     for part in PARTS:
-        heights = [row.get(part, row["training: slowest (s)"] - row["training: mean (s)"]) for row in rows]
-        axis.bar(places, heights, bottom=bottom, label=part.removesuffix(" (s)"))
+        heights = [parts(row)[part] for row in rows]
+        axis.bar(places, heights, bottom=bottom, label=part)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
-    axis.set(title=name(result), xlabel="workers", ylabel="seconds of a round, a worker")
+    axis.set(title=name(result), xlabel="workers", ylabel="seconds of a round, a worker", ylim=(0, 1.35 * max(bottom)))
     axis.set_xticks(places, [str(row["workers"]) for row in rows])
-    axis.legend(fontsize="x-small")
+    axis.legend(fontsize="x-small", ncols=3, loc="upper center")
+
+
+def parts(row: Row) -> dict[str, float]:
+    """A worker's seconds; those in the reduction begin with waiting for the slowest one."""
+    waiting = row["training: slowest (s)"] - row["training: mean (s)"]
+    values = (row["training: mean (s)"], waiting, row["broadcast (s)"], max(0.0, row["reduce (s)"] - waiting),
+              row["other (s)"])  # fmt: skip
+    return dict(zip(PARTS, values, strict=True))
 
 
 def page(results: list[dict[str, Any]], figure: Figure) -> str:
