@@ -23,15 +23,7 @@ nothing of it in theta that (10) could remove.
 **Mini-batches** of B samples give gradients of less variance: `step_rule: minibatch` puts eta / B for eta in (8),
 `gradient` takes (8) as printed.
 
-**A trap.** The estimates feed on the steps they choose: with a small `smoothing` from a cold start, tiny moves make a
-tiny sigma_0², that makes l = 1, that makes tinier moves. `collapsed` in history.h5 is the share of active clients that
-(8) allows one step only; a run in which it stays near 1 says so at its end. Start warm (`warm_start`) or take smoothing
-1; `floor`, beyond the paper, keeps l from falling below it.
-
-**Another trap.** With n of M clients active, (10) sets a client ahead of theta by 1 / (n - 1) of the way that theta has
-come since the client's last round, M / n rounds ago. That is a momentum of (a M / n - 1) / (n - 1): none with the
-default a = n / M, but 3/4 with five of twenty clients and a = 1, which may let theta run away; a run says so at its
-end. Take a smaller `smoothing`, or `others: all`, which divides by M - 1.
+The estimates can collapse, and the start can run away: `selffl_traps.py` says when, and what helps.
 
 **Clusters** (`level: cluster`): the server keeps each cluster's latest mean, and averages over all clusters in each
 round, those without an active client too: theta_c = Σ_{m in c} w_m theta_m / Σ w_m, with the mean of its w_m as weight.
@@ -53,15 +45,12 @@ from torch import Tensor
 from ..section import Count, Fraction, NonNegative, Positive
 from .base import Algorithm, Facts, Models, col
 from .selffl_server import Server, average, average_of_clusters, variance_between
+from .selffl_traps import collapse, runaway
 from .uncertainty import BY_EQUATION, local_steps, observe
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
     from ..federation import Federation
-
-
-COLLAPSED = 0.9  # share of clients with one step that deserves a remark
-RUNAWAY = 0.7  # momentum that does
 
 
 class Client(NamedTuple):
@@ -197,27 +186,7 @@ class SelfFL(Algorithm):
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
         """The traps, where a run is in one."""
-        return [*self.collapse(series), *self.runaway(series)]
-
-    def collapse(self, series: dict[str, np.ndarray]) -> list[str]:
-        late = series.get("collapsed", np.zeros(0))[-50:]
-        if self.floor > 1 or len(late) < 10 or late.mean() < COLLAPSED:
-            return []
-        return [
-            f"selffl: in the last {len(late)} rounds (8) gave {100 * late.mean():.0f} % of the active clients one step "
-            f"only, the estimates have collapsed; try algorithm.smoothing=1, a warm_start, or algorithm.floor=5"
-        ]
-
-    def runaway(self, series: dict[str, np.ndarray]) -> list[str]:
-        steps = series.get("steps", np.zeros((0, 1)))
-        n, population = (~np.isnan(steps)).sum() / max(1, len(steps)), steps.shape[1]
-        if self.start == "global" or self.others == "all" or self.smoothing is None or n <= 1:
-            return []
-        momentum = (self.smoothing * population / n - 1) / (n - 1)
-        if momentum < RUNAWAY:
-            return []
-        less = (0.25 * (n - 1) + 1) * n / population
-        return [
-            f"selffl: with {n:.0f} of {population} clients active the start (10) works like a momentum of "
-            f"{momentum:.2f}, the models may run away; try algorithm.smoothing={less:.1g} or algorithm.others=all"
-        ]
+        found = [] if self.floor > 1 else collapse(series.get("collapsed", np.zeros(0)))
+        if self.smoothing and self.start == "uncertainty" and self.others == "active" and self.level == "client":
+            found += runaway(self.smoothing, series.get("steps", np.zeros((0, 1))))
+        return found
