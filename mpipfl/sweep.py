@@ -92,7 +92,7 @@ def run(point: Point, running: set[Job]) -> bool:
     elif point.state != "done":  # a launcher that could not start its ranks, or that lost a node
         text = "; its launcher's last words: " + said[-1] if said else ""
         (point.folder / "failed.txt").write_text(f"exit code 0, but not finished{text}\n", encoding="utf-8")
-    return point.state == "done"
+    return code == 0 and point.state == "done"
 
 
 def run_all(todo: Sequence[Point], side_by_side: int) -> bool:

@@ -48,8 +48,8 @@ class Watchdog:
         self.phases = comm.shared((len(self.names), WORDS), np.uint8)
         self.seen: dict[int, Seen] = {}  # by place here; the own main thread is -1, another node FAR + its number
         self.around = 0.0  # when to look at other nodes again
-        alone = len(np.unique(comm.nodes)) == 1
-        self.begun = None if alone or not self.beacons.light(self.node) else self.beacons.seen(self.node)
+        watched = seconds > 0 and len(np.unique(comm.nodes)) > 1 and self.beacons.light(self.node)
+        self.begun = self.beacons.seen(self.node) if watched else None
         self._end = threading.Event()
 
     def __enter__(self) -> None:
@@ -61,7 +61,8 @@ class Watchdog:
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
-        self.beacons.put_out(self.node)
+        if self.begun is not None:
+            self.beacons.put_out(self.node)
 
     def _watch(self) -> None:
         before = time.monotonic()
