@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -20,21 +20,25 @@ from rich.console import Console
 from rich.table import Table
 
 from mpipfl import world
+from mpipfl.comm import Comm
 from mpipfl.config import Config, check
 from mpipfl.data.partition import Partition
 from mpipfl.data.samples import from_parts
 from mpipfl.data.sizes import Sized
 from mpipfl.models import Batched
+from mpipfl.telemetry import Telemetry
 
 from .workloads import CLASSES, Workload
 
 RESULTS = Path(__file__).with_name("results")
 PACKAGES = ("torch", "numpy", "mpi4py", "mpipfl")
 Row = dict[str, Any]
-Sizes = Literal["equal", "power_law", "log_normal", "slicing"]
+T = TypeVar("T")
 
 
-def experiment(work: Workload, sizes: Sizes = "equal", tested: float = 0, **settings: Any) -> tuple[Config, world.Plan]:
+def experiment(
+    work: Workload, sizes: Sized | None = None, tested: float = 0, **settings: Any
+) -> tuple[Config, world.Plan]:
     """A workload as mpipfl's configuration and plan, on random samples: as many in all whatever the sizes of its
     clients, and a share of them for testing besides."""
     values: dict[str, Any] = {
@@ -44,7 +48,8 @@ def experiment(work: Workload, sizes: Sizes = "equal", tested: float = 0, **sett
     }  # fmt: skip
     config = check(values | settings, work.name)
     total = work.clients * work.samples
-    trained = Sized(sizes=sizes).targets(total, work.clients, 1, np.random.default_rng(0)).astype(np.int64)
+    wished = (sizes or Sized()).targets(total, work.clients, 1, np.random.default_rng(0))
+    trained = np.rint(wished).astype(np.int64)
     ends = np.cumsum(trained + np.ceil(tested * trained).astype(np.int64))
     begins = np.concatenate([[0], ends[:-1]])
     bounds = np.stack([begins, begins + trained, begins + trained, ends], 1)
@@ -69,6 +74,22 @@ def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_c
     start = clock()
     work()
     return clock() - start
+
+
+def apart(comm: Comm, work: Callable[[], T] | None) -> T | None:
+    """What some ranks' work gives (None on those that have none), while the others sleep: waiting in MPI would take a
+    core."""
+    result = None if work is None else work()
+    request = comm.mpi.Ibarrier()
+    while not request.Test():
+        time.sleep(0.005)
+    return result
+
+
+def phases(telemetry: Telemetry) -> np.ndarray:
+    """Seconds of each phase until now."""
+    with telemetry.phase("other"):
+        return np.array(list(telemetry.seconds.values()))
 
 
 def middle(values: Sequence[float]) -> float:

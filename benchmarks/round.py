@@ -24,10 +24,10 @@ from mpipfl.comm import Comm
 from mpipfl.experiment import Experiment
 from mpipfl.progress import Reporter
 from mpipfl.runfolder import RunFolder
-from mpipfl.telemetry import PHASES, Telemetry
+from mpipfl.telemetry import PHASES
 
 from . import common, loop, startup, wire
-from .common import Row, middle
+from .common import Row, apart, middle, phases
 from .workloads import MIXED, ROUNDS, Workload
 
 
@@ -61,12 +61,8 @@ def measure(comm: Comm, quick: bool, output: Path | None) -> None:
 
 
 def alone(comm: Comm, work: Callable[[], Any]) -> Any:
-    """Rank 0's result of some work (None elsewhere) while the other ranks sleep: waiting in MPI would take a core."""
-    result = work() if comm.is_server else None
-    request = comm.mpi.Ibarrier()
-    while not request.Test():
-        time.sleep(0.01)
-    return result
+    """Rank 0's result of some work, None elsewhere."""
+    return apart(comm, work if comm.is_server else None)
 
 
 # ---------------------------------------------------------------------- whole rounds
@@ -153,12 +149,6 @@ def mixing(comm: Comm, work: Workload, repeats: int) -> Row:
         "share": f"{100 * share:.1f} %",
         "< 5 %": common.verdict(share < 0.05),
     }
-
-
-def phases(telemetry: Telemetry) -> np.ndarray:
-    """Seconds of each phase until now."""
-    with telemetry.phase("other"):
-        return np.array(list(telemetry.seconds.values()))
 
 
 def not_training(comm: Comm, spent: np.ndarray) -> np.ndarray:

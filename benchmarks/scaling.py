@@ -8,6 +8,7 @@ clients, weak scaling the clients of a worker. `--report FILES -o scaling.html` 
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +16,7 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -23,6 +24,7 @@ import psutil
 from mpipfl import process, world
 from mpipfl.comm import Comm
 from mpipfl.config import Config, load
+from mpipfl.data.sizes import Sized
 from mpipfl.errors import UserError
 from mpipfl.experiment import Experiment
 from mpipfl.progress import Reporter
@@ -30,10 +32,9 @@ from mpipfl.runfolder import RunFolder
 from mpipfl.telemetry import PHASES
 
 from . import common, wire
-from .common import Row, middle
+from .common import Row, apart, middle, phases
 from .workloads import ROUNDS
 
-T = TypeVar("T")
 WORKLOADS = {work.name: work for work in ROUNDS}
 TESTED = 0.2  # test samples of a client, as a share of those it trains on
 
@@ -117,15 +118,6 @@ def part(comm: Comm, workers: int) -> Comm | None:
     return Comm(mpi) if place <= workers else None
 
 
-def apart(comm: Comm, work: Callable[[], T] | None) -> T | None:
-    """A world's work (None outside), while the ranks outside sleep: waiting in MPI would take a core."""
-    result = None if work is None else work()
-    request = comm.mpi.Ibarrier()
-    while not request.Test():
-        time.sleep(0.005)
-    return result
-
-
 # ---------------------------------------------------------------------- figures
 
 
@@ -180,6 +172,7 @@ class Series:
         facts = self.comm.gather(np.array([[self.memory / 1e6, self.bytes / 1e6]]))
         if facts is None:
             return None
+        shutil.rmtree(self.folder, ignore_errors=True)
         took = [sample.round for sample in self.samples]
         spent = np.median([sample.phases for sample in self.samples], 0)  # (ranks, phases)
         workers = self.comm.workers
@@ -207,12 +200,6 @@ class Series:
 
 
 ROUND = ("broadcast", "reduce", "other")
-
-
-def phases(telemetry: Any) -> np.ndarray:
-    """Seconds of each phase until now."""
-    with telemetry.phase("other"):
-        return np.array(list(telemetry.seconds.values()))
 
 
 def against_one(points: list[Row], how: str) -> list[Row]:
@@ -249,7 +236,7 @@ def experiments(options: argparse.Namespace, worlds: list[int]) -> list[tuple[Co
         work = work._replace(drawn=options.drawn)
     times = worlds if options.weak else [1]
     works = [work._replace(clients=work.clients * many, drawn=work.drawn * many) for many in times]
-    found = [common.experiment(work, sizes=options.sizes, tested=TESTED) for work in works]
+    found = [common.experiment(work, sizes=Sized(sizes=options.sizes), tested=TESTED) for work in works]
     return found if options.weak else found * len(worlds)
 
 
