@@ -23,7 +23,7 @@ from mpipfl import checkpoint
 from mpipfl.config import dump
 from mpipfl.run import main
 
-from .conftest import PROGRAM, Run, clean_environment, command
+from .conftest import PROGRAM, Run, clean_environment, command, network
 from .suite import METHODS, config, content, differing
 
 Job = subprocess.Popen[str]
@@ -146,21 +146,11 @@ def test_a_killed_rank_ends_the_job(rank: int, tmp_path: Path) -> None:
         assert psutil.wait_procs(all_ranks, timeout=ENDS)[1] == []
 
 
-FAILING = """
-import os, time
-from pathlib import Path
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.layer = nn.Linear(784, classes)
-    def forward(self, x):
-        if os.environ.get("OMPI_COMM_WORLD_RANK") == "2" and Path("run/checkpoints/round_00002.h5").exists():
-            Path("raised").write_text(repr(time.time()))
-            raise {error}
-        return self.layer(x.flatten(1))
-"""
+FAILING = network(
+    'if os.environ.get("OMPI_COMM_WORLD_RANK") == "2" and Path("run/checkpoints/round_00002.h5").exists():',
+    '    Path("raised").write_text(repr(time.time()))',
+    "    raise {error}",
+)
 
 
 @pytest.mark.parametrize("error", ["RuntimeError('boom')", "SystemExit('boom')"])

@@ -19,7 +19,7 @@ from mpipfl.progress import Reporter
 from mpipfl.pulse import FINE, GOES_ON, WHOLE, Pulse
 from mpipfl.run import main
 
-from .conftest import clean_environment, command
+from .conftest import clean_environment, command, network
 from .suite import differing
 from .test_faults import LONG, complaints, results, written
 
@@ -177,21 +177,7 @@ def test_a_node_that_stands_still_is_found_by_the_one_before_it(
     assert not (tmp_path / "alive").exists()
 
 
-STUCK = """
-import time
-from torch import nn
-
-class Net(nn.Module):
-    calls = 0
-    def __init__(self, classes):
-        super().__init__()
-        self.layer = nn.Linear(784, classes)
-    def forward(self, x):
-        Net.calls += 1
-        if Net.calls > 200:
-            time.sleep(100)
-        return self.layer(x.flatten(1))
-"""
+STUCK = network("if Net.calls > 200:", "    time.sleep(100)")
 
 
 def test_a_run_that_is_stuck_ends_with_a_message(tmp_path: Path) -> None:

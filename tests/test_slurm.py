@@ -22,6 +22,7 @@ from mpipfl.run import main
 
 from . import cluster as slurm
 from .cluster import Cluster
+from .conftest import network
 from .suite import config, content, differing
 
 WHY = slurm.missing()
@@ -35,20 +36,7 @@ def real(test: Callable[..., None]) -> Callable[..., None]:
 TWO_TASKS = ("--ntasks-per-node=2", "--gpus-per-node=1", "--cpus-per-task=1")  # what a node of the cluster has
 
 # Its rounds take a second as long as a file is there; the results do not depend on it
-HELD = """
-import time
-from pathlib import Path
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.layer = nn.Linear(784, classes)
-    def forward(self, x):
-        if Path({held!r}).exists():
-            time.sleep(0.1)
-        return self.layer(x.flatten(1))
-"""
+HELD = network("if Path({held!r}).exists():", "    time.sleep(0.1)")
 
 
 @pytest.fixture(scope="module")

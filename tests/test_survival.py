@@ -18,7 +18,7 @@ from mpipfl import checkpoint, survival
 from mpipfl.comm import MPI, Comm
 from mpipfl.run import main
 
-from .conftest import PROJECT, clean_environment, command
+from .conftest import PROJECT, clean_environment, command, network
 from .suite import METHODS, config, differing, train
 from .test_faults import LONG, Job, Results, complaints, ranks, results, started, written
 
@@ -148,23 +148,13 @@ def test_switched_off_a_death_ends_the_job(tmp_path: Path) -> None:
     assert re.search(r"rank 2 on \S+ died in round \d+; --resume goes on from the last checkpoint", complaint)
 
 
-FAILING = """
-import os
-from pathlib import Path
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self, classes):
-        super().__init__()
-        self.layer = nn.Linear(784, classes)
-    def forward(self, x):
-        rank = os.environ["OMPI_COMM_WORLD_RANK"]
-        if rank == "2" and Path("run/checkpoints/round_00002.h5").exists():
-            raise OSError(5, "Input/output error")
-        if rank == "1" and Path("run/checkpoints/round_00009.h5").exists():
-            raise RuntimeError("boom")
-        return self.layer(x.flatten(1))
-"""
+FAILING = network(
+    'rank = os.environ["OMPI_COMM_WORLD_RANK"]',
+    'if rank == "2" and Path("run/checkpoints/round_00002.h5").exists():',
+    '    raise OSError(5, "Input/output error")',
+    'if rank == "1" and Path("run/checkpoints/round_00009.h5").exists():',
+    '    raise RuntimeError("boom")',
+)
 
 
 @ulfm
