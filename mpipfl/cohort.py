@@ -1,12 +1,13 @@
 """K clients as one matrix: their gradients, their descent, their losses, each as one batched computation.
 
 Row k of Theta (K, d) is client k. Clients differ in samples and steps: short batches are filled up with samples of
-weight zero, and clients are sorted by their number of steps, so that the finished ones drop off the end of the matrix.
-A client's result does not depend on which others share its matrix (two rows at least: a lonely client gets a twin).
+weight zero, and where one has made all its steps, the next takes its row (see `lanes`). A client's result does not
+depend on which others share its matrix (two rows at least: a lonely client gets a twin).
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,8 @@ from torch import Tensor
 
 from . import schedule
 from .config import Train
-from .descent import SGD, Step, gradient
+from .descent import SGD, Rows, Step, gradient
+from .lanes import Lanes, Leg, waves
 from .minibatch import MiniBatch, Slope
 from .models import Batched
 from .models.batched import Loss, cross_entropy
@@ -26,7 +28,7 @@ SWEEP = 128  # samples at a time where a whole part of the data is gone through
 AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
 
 Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]  # rows -> samples, how many, their weight
-Run = Callable[..., None]  # (rows, one iterator of steps for each plan)
+Sweep = Callable[[np.ndarray, Iterator[Step]], None]  # (rows, their steps)
 
 
 class Store(NamedTuple):
@@ -111,21 +113,29 @@ class Cohort:
         wanted = self.steps_for(steps, epochs)
         rate, inertia = self.train.lr if lr is None else lr, self.train.momentum if momentum is None else momentum
 
+        mu, anchor = (0.0, None) if pull is None else pull
+
         out = self.empty(self.model.dimension)
 
-        def train(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            sgd = SGD(self.model, self._take(theta, rows), rate, inertia, self.train.weight_decay, only)
-            if pull is not None:
-                sgd.pull = (pull[0], self.model.split(self._take(pull[1], rows)))
-            if drift is not None:
-                sgd.drift = self.model.split(self._take(drift, rows))
-            for number, step in enumerate(feed):
-                own = None if slope is None else partial(slope, MiniBatch(self, rows, number, step))
-                sgd.step(step, loss, own)
-            out[self._at(rows)] = sgd.result()[: len(rows)]
+        def train(legs: Iterator[Leg]) -> None:
+            sgd = SGD(self.model, rate, inertia, self.train.weight_decay, only, mu)
+            for leg in legs:
+                if leg.begun is not None:
+                    lanes, rows = places(leg.begun.lanes), self._at(leg.begun.rows)
+                    sgd.begin(
+                        lanes,
+                        take(theta, rows),
+                        anchor=None if anchor is None else take(anchor, rows),
+                        drift=None if drift is None else take(drift, rows),
+                    )
+                own = None if slope is None else partial(slope, MiniBatch(self, leg, leg.steps[0]))
+                sgd.step(leg.steps[0], loss, own)
+                if leg.ended is not None:
+                    lanes, rows = places(leg.ended.lanes), self._at(leg.ended.rows)
+                    out[rows] = sgd.result(lanes)
 
-        self._each(train, wanted, self._plan(wanted, stream))
-        return out
+        self._relay(train, wanted, self._plan(wanted, stream))
+        return self._unmoved(out, theta, wanted)
 
     def iterate(
         self,
@@ -147,19 +157,24 @@ class Cohort:
         wanted = self.steps_for(steps, epochs, batch)
         out = tuple(self.empty(*field.shape[-1:], dtype=field.dtype) for field in state)
 
-        def run(rows: np.ndarray, *feeds: Iterator[Step]) -> None:
-            fields = [self._take(field, rows).clone() for field in state]
-            for number, data in enumerate(zip(*feeds, strict=False)):
-                active = data[0].active
-                seen = [MiniBatch(self, rows, number, one) for one in data]
-                new = step(*(field[: max(2, active)] for field in fields), *seen)
+        def run(legs: Iterator[Leg]) -> None:
+            fields: list[Tensor] = []
+            for leg in legs:
+                if leg.begun is not None:
+                    lanes, rows = places(leg.begun.lanes), self._at(leg.begun.rows)
+                    seat(fields, lanes, [take(field, rows) for field in state])
+                seen = [MiniBatch(self, leg, data) for data in leg.steps]
+                new = step(*(field[: len(leg.rows)] for field in fields), *seen)
                 for field, value in zip(fields, new, strict=True):
-                    field[:active] = value[:active]
-            for result, field in zip(out, fields, strict=True):
-                result[self._at(rows)] = field[: len(rows)]
+                    field[: len(value)] = value
+                if leg.ended is not None:
+                    lanes, rows = places(leg.ended.lanes), self._at(leg.ended.rows)
+                    for result, field in zip(out, fields, strict=True):
+                        result[rows] = field[lanes]
 
-        self._each(run, wanted, *(self._plan(wanted, f"{stream} {b}" if b else stream, batch) for b in range(batches)))
-        return out
+        plans = [self._plan(wanted, f"{stream} {b}" if b else stream, batch) for b in range(batches)]
+        self._relay(run, wanted, *plans)
+        return tuple(self._unmoved(result, field, wanted) for result, field in zip(out, state, strict=True))
 
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
         """The gradient (m, d) of each client's loss over all its training data (`train.loss`: its mean or its sum) at
@@ -176,7 +191,7 @@ class Cohort:
         samples = self.store.part("train", self.clients)[1] if chosen is None else np.array([len(c) for c in chosen])
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts = self.model.split(self._take(theta, rows))
+            parts = self.model.split(company(take(theta, self._at(rows))))
             total = torch.zeros(len(parts[0]), self.model.dimension, dtype=torch.float64, device=self.device)
             for step in feed:
                 leaves = [p[: max(2, step.active)].detach().requires_grad_() for p in parts]
@@ -197,7 +212,7 @@ class Cohort:
         said = self.empty(longest, dtype=torch.int32)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts, place = self.model.split(self._take(theta, rows)), self._at(rows)
+            parts, place = self.model.split(company(take(theta, self._at(rows)))), self._at(rows)
             total = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.device)
             for number, step in enumerate(feed):
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
@@ -232,7 +247,7 @@ class Cohort:
         out = self.empty(longest, dtype=torch.float64)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts, place = self.model.split(self._take(theta, rows)), self._at(rows)
+            parts, place = self.model.split(company(take(theta, self._at(rows)))), self._at(rows)
             for number, step in enumerate(feed):
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
                 write(out, place[: step.active], number, score(logits).double())
@@ -310,11 +325,11 @@ class Cohort:
     def _at(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
 
-    def _take(self, theta: Tensor, rows: np.ndarray) -> Tensor:
-        """The rows of a matrix, or copies of a vector, two at least."""
-        if theta.dim() == 1:
-            return theta.expand(max(2, len(rows)), -1)
-        return theta[self._at(np.resize(rows, max(2, len(rows))))]
+    def _unmoved(self, out: Tensor, start: Tensor, steps: np.ndarray) -> Tensor:
+        """With the start of those that make no step."""
+        idle = self._at(np.flatnonzero(steps == 0))
+        out[idle] = take(start, idle)
+        return out
 
     def _plan(self, steps: np.ndarray, stream: str, batch: int | None = None) -> Plan:
         """The random mini-batches of training, by rows: which samples, and how many count."""
@@ -331,7 +346,7 @@ class Cohort:
 
         return plan
 
-    def _sweep(self, run: Run, part: str, chosen: Sequence[np.ndarray] | None = None) -> None:
+    def _sweep(self, run: Sweep, part: str, chosen: Sequence[np.ndarray] | None = None) -> None:
         """Once through a part of every client's data, or the chosen places of it, each sample with weight one: in
         bites of SWEEP, or for clients with less in a single one that is not much too large."""
         start, samples = self.store.part(part, self.clients)
@@ -350,20 +365,44 @@ class Cohort:
 
         for size in np.unique(sizes):
             among = np.flatnonzero(sizes == size)
-            self._each(run, -(-samples[among] // size), plan, among=among)
+            steps = -(-samples[among] // size)
+            order = np.argsort(-steps, kind="stable")
+            for first in range(0, len(order), self.width):
+                some = order[first : first + self.width]
+                rows = among[some]
+                with self._named(rows):
+                    run(rows, self._feed(steps[some], *plan(rows)))
 
-    def _each(self, run: Run, steps: np.ndarray, *plans: Plan, among: np.ndarray | None = None) -> None:
-        """Run all clients, or those in the rows `among`, `width` at a time, those with most steps first, on the batches
-        of each plan."""
-        order = np.argsort(-steps, kind="stable")
-        for first in range(0, len(order), self.width):
-            chosen = order[first : first + self.width]
-            rows = chosen if among is None else among[chosen]
-            try:
-                run(rows, *(self._feed(steps[chosen], *plan(rows)) for plan in plans))
-            except Exception as error:
-                error.clients = self.clients[rows].tolist()  # type: ignore[attr-defined]  # named in the one message
-                raise
+    def _relay(self, run: Callable[[Iterator[Leg]], None], steps: np.ndarray, *plans: Plan) -> None:
+        """Train all clients with steps to make, in as many lanes as the matrix is wide, on the batches of each plan."""
+        order = np.argsort(-steps, kind="stable")[: np.count_nonzero(steps)]
+        for wave in waves(steps[order], self.width, self.train.batch):
+            rows = order[wave]
+            lanes = Lanes(rows, steps[rows], self.width)
+            with self._named(rows):
+                run(lanes.legs(*(self._feed(lanes.length, *self._laid_out(lanes, plan)) for plan in plans)))
+
+    def _laid_out(self, lanes: Lanes, plan: Plan) -> tuple[np.ndarray, ...]:
+        """What a plan says of the clients (n, steps, ...), in the time of the lanes (lanes, steps, ...)."""
+        out: list[np.ndarray] = []
+        for first in range(0, len(lanes.rows), self.width):  # alike, as they are sorted: little is filled up
+            clients = np.arange(first, min(first + self.width, len(lanes.rows)))
+            values = plan(lanes.rows[clients])
+            if not out:
+                shape = len(lanes.length), int(lanes.length[0])
+                out = [np.zeros((*shape, *value.shape[2:]), value.dtype) for value in values]
+            for value, whole in zip(values, out, strict=True):
+                lanes.spread(value, clients, whole)
+        return tuple(out)
+
+    @contextlib.contextmanager
+    def _named(self, rows: np.ndarray) -> Iterator[None]:
+        """An error says whose it may be: they are named in the one message."""
+        try:
+            yield
+        except Exception as error:
+            error.clients = self.clients[rows].tolist()  # type: ignore[attr-defined]
+            raise
 
     def _feed(self, steps: np.ndarray, index: np.ndarray, count: np.ndarray, weight: np.ndarray) -> Iterator[Step]:
         """The batches of every step, laid out a few steps ahead; `steps` falls, so the active rows are the first."""
@@ -384,6 +423,31 @@ class Cohort:
                     return
                 yield Step(active, x[s], y[s], w[s])
             begin = end
+
+
+def take(theta: Tensor, rows: Tensor) -> Tensor:
+    """The rows of a matrix, or a vector as often."""
+    return theta.expand(len(rows), -1) if theta.dim() == 1 else theta.index_select(0, rows)
+
+
+def places(lanes: np.ndarray) -> Rows:
+    """Rows that follow each other as a slice, which is copied faster."""
+    first, last = int(lanes[0]), int(lanes[-1])
+    return slice(first, last + 1) if last - first == len(lanes) - 1 else torch.from_numpy(lanes)
+
+
+def company(theta: Tensor) -> Tensor:
+    """Two rows at least: the only one twice."""
+    return theta.expand(2, -1) if len(theta) == 1 else theta
+
+
+def seat(fields: list[Tensor], lanes: Rows, new: list[Tensor]) -> None:
+    """Put rows into these lanes of some matrices; the first ones make the matrices."""
+    if not fields:
+        fields += [company(value).clone() for value in new]
+    else:
+        for field, value in zip(fields, new, strict=True):
+            field[lanes] = value
 
 
 def write(out: Tensor, rows: Tensor, number: int, values: Tensor) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .models.batched import Batched, Loss, cross_entropy
 from .models.linear import Use
 
+Rows = Tensor | slice
 Slope = Callable[[Tensor], Tensor]  # logits (K, B, classes) -> gradient of the loss with respect to them
 
 
@@ -29,24 +31,34 @@ class SGD:
     them, and are never written out."""
 
     def __init__(
-        self, model: Batched, theta: Tensor, lr: float, momentum: float, decay: float, only: str = "all"
+        self, model: Batched, lr: float, momentum: float, decay: float, only: str = "all", mu: float = 0.0
     ) -> None:
-        self.model, self.lr, self.momentum, self.decay = model, lr, momentum, decay
-        self.parts = model.split(theta)
-        places = range(len(self.parts))
+        self.model, self.lr, self.momentum, self.decay, self.mu = model, lr, momentum, decay, mu
+        places = range(len(model.layout))
         self.moving = [i for i in places if only == "all" or (i in model.head) == (only == "head")]
         self.dense = [i for i in self.moving if i not in model.products]
-        self.velocity = {i: torch.zeros_like(self.parts[i]) for i in self.moving} if self.momentum else {}
-        self.pull: tuple[float, list[Tensor]] | None = None
-        self.drift: list[Tensor] | None = None
+        self.parts: list[Tensor] = []
+        self.velocity: dict[int, Tensor] = {}
+        self.anchor: list[Tensor] = []
+        self.drift: list[Tensor] = []
         self.rows = 0
-        self.finished: list[Tensor] = []  # the second row, where it is done and only keeps the first company
+
+    def begin(self, rows: Rows, theta: Tensor, anchor: Tensor | None = None, drift: Tensor | None = None) -> None:
+        """Start in these rows; the first ones are all rows there are, and a single one gets a twin."""
+        for own, new in ((self.parts, theta), (self.anchor, anchor), (self.drift, drift)):
+            if new is not None and own:
+                for part, value in zip(own, self.model.cut(new), strict=True):
+                    part[rows] = value
+            elif new is not None:
+                own += self.model.split(new.expand(2, -1) if len(new) == 1 else new)
+        for velocity in self.velocity.values():
+            velocity[rows] = 0
+        if self.momentum and not self.velocity:
+            self.velocity = {i: torch.zeros_like(self.parts[i]) for i in self.moving}
 
     def step(self, step: Step, loss: Loss | None = None, slope: Slope | None = None) -> None:
         if not self.moving:
             return  # the network has no such part: logistic regression is all head
-        if step.active == 1 and not self.finished:
-            self.finished = [part[1].clone() for part in self.parts]
         if self.rows != max(2, step.active):
             self.take(max(2, step.active))
         uses: list[Use] = []
@@ -83,31 +95,30 @@ class SGD:
 
     def add_penalties(self, theta: list[Tensor], into: list[Tensor]) -> None:
         """decay * theta + mu * (theta - anchor) + drift"""
-        if self.pull is not None:
-            mu, anchor = self.pull
-            apart = torch._foreach_sub(theta, [anchor[i][: self.rows] for i in self.moving])
+        if self.anchor:
+            apart = torch._foreach_sub(theta, [self.anchor[i][: self.rows] for i in self.moving])
         if self.decay:
             torch._foreach_add_(into, theta, alpha=self.rate * self.decay)
-        if self.pull is not None:
-            torch._foreach_add_(into, apart, alpha=self.rate * mu)
-        if self.drift is not None:
+        if self.anchor:
+            torch._foreach_add_(into, apart, alpha=self.rate * self.mu)
+        if self.drift:
             torch._foreach_add_(into, [self.drift[i][: self.rows] for i in self.moving], alpha=self.rate)
 
-    def result(self) -> Tensor:
-        """All rows, the finished ones too."""
-        for part, row in zip(self.parts, self.finished, strict=False):
-            part[1] = row
-        return self.model.join(self.parts)
+    def result(self, rows: Rows) -> Tensor:
+        """What has become of these."""
+        return self.model.join([part[rows] for part in self.parts])
 
 
 def adam(
-    number: int, theta: Tensor, gradient: Tensor, lr: float, mean: Tensor, square: Tensor
+    number: np.ndarray, theta: Tensor, gradient: Tensor, lr: float, mean: Tensor, square: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Step `number` (from 0) of PyTorch's Adam with its defaults: the new theta and its gradient's running moments."""
+    """Step `number` (from 0, of each row) of PyTorch's Adam with its defaults: the new theta and its gradient's running
+    moments."""
     mean = 0.9 * mean + 0.1 * gradient
     square = 0.999 * square + 0.001 * gradient.square()
-    likely, scale = mean / (1 - 0.9 ** (number + 1)), (square / (1 - 0.999 ** (number + 1))).sqrt()
-    return theta - lr * likely / (scale + 1e-8), mean, square
+    past = [[1 - decay ** (n + 1) for n in number.tolist()] for decay in (0.9, 0.999)]
+    of_mean, of_square = torch.tensor(past, dtype=theta.dtype, device=theta.device).unsqueeze(2)
+    return theta - lr * (mean / of_mean) / ((square / of_square).sqrt() + 1e-8), mean, square
 
 
 def gradient(

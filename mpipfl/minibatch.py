@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +15,7 @@ from .models.batched import Loss
 
 if TYPE_CHECKING:
     from .cohort import Cohort
+    from .lanes import Leg
 
 Slope = Callable[["MiniBatch", Tensor], Tensor]  # (batch, logits (K, B, classes)) -> gradient of the loss there
 
@@ -23,8 +23,8 @@ Slope = Callable[["MiniBatch", Tensor], Tensor]  # (batch, logits (K, B, classes
 class MiniBatch:
     """What a method's own local step sees of some clients' data in one step."""
 
-    def __init__(self, cohort: Cohort, rows: np.ndarray, number: int, step: Step) -> None:
-        self.cohort, self.rows, self.number, self.data = cohort, rows, number, step
+    def __init__(self, cohort: Cohort, leg: Leg, step: Step) -> None:
+        self.cohort, self.rows, self.number, self.data = cohort, leg.rows, leg.number, step
 
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
         """The gradient (K, d) of each client's mean loss on this batch at theta (K, d), weight decay included."""
@@ -35,8 +35,7 @@ class MiniBatch:
 
     def take(self, values: Tensor) -> Tensor:
         """Of a value or vector for each client of the cohort, those of this batch's (K, ...)."""
-        rows = np.resize(self.rows[: self.data.active], max(2, self.data.active))
-        return values[torch.from_numpy(rows).to(values.device)]
+        return values[torch.from_numpy(self.rows).to(values.device)]
 
     def outputs(self, theta: Tensor) -> Tensor:
         """What networks (K, d) say to this batch (K, B, classes); nothing is recorded for a gradient."""
@@ -59,8 +58,8 @@ class MiniBatch:
         """Standard normal numbers of the shape (K, n) of `like`, or (K, draws, n), by (seed, stream, round, client,
         step) alone."""
         cohort = self.cohort
-        keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows[: len(like)]], self.number)
-        found = schedule.normal(np.resize(keys, len(like)), draws * like.shape[1]).to(like.device)
+        keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows], self.number)
+        found = schedule.normal(keys, draws * like.shape[1]).to(like.device)
         return found if draws == 1 else found.view(len(like), draws, like.shape[1])
 
 

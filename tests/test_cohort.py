@@ -15,6 +15,7 @@ from mpipfl import schedule
 from mpipfl.cohort import Cohort, Store
 from mpipfl.config import Train
 from mpipfl.descent import Step, adam
+from mpipfl.lanes import Leg
 from mpipfl.minibatch import MiniBatch
 from mpipfl.models import Batched, build
 from mpipfl.models.networks import MLP, LeNet5, Logistic
@@ -210,7 +211,9 @@ def test_the_same_anchor_for_all() -> None:
     assert torch.equal(one, all_)
 
 
-@pytest.mark.parametrize("steps", [[3, 0, 9, 1, 0, 5], [0] * 6, [0, 0, 0, 0, 0, 1], [2] * 6])
+@pytest.mark.parametrize(
+    "steps", [[3, 0, 9, 1, 0, 5], [0] * 6, [0, 0, 0, 0, 0, 1], [2] * 6, [10, 7, 6, 3, 1, 1], [4, 2, 9, 3, 3, 3]]
+)
 def test_steps_per_client(steps: list[int], network: str) -> None:
     bench = Bench(network, momentum=0.5)
     cohort = bench.cohort()
@@ -301,8 +304,8 @@ def test_draws_of_noise_are_keyed_by_client_and_step() -> None:
         assert noise.shape == (len(theta), 4, 5) and one.shape == theta.shape
         assert torch.equal(one, noise[:, 0])
         assert not torch.equal(batch.normal(theta, "other"), one)
-        for row, client in enumerate(cohort.clients[batch.rows[: batch.data.active]]):
-            assert torch.equal(seen.setdefault((int(client), batch.number), noise[row]), noise[row])
+        for row, client in enumerate(cohort.clients[batch.rows]):
+            assert torch.equal(seen.setdefault((int(client), int(batch.number[row])), noise[row]), noise[row])
         return (theta,)
 
     for clients, width in (([0, 1, 2, 3, 4, 5], 6), ([2, 5, 1], 2), ([3], 2)):
@@ -340,7 +343,7 @@ def test_grad_of_heads_is_autograds_of_each(kind: str, custom: bool, monkeypatch
         nothing, again = batch.grad_of_heads(base[who], heads[who])
         assert nothing.shape == (len(who), 0) and close(again, by_head)
         for r, k in enumerate(who.tolist()[: batch.data.active]):
-            places = plan_of(k, batch.number + 1, 6)[batch.number]
+            places = plan_of(k, batch.number[r] + 1, 6)[batch.number[r]]
             x, y = (data[places] for data in bench.data(k, "train"))
             slopes = torch.zeros_like(base[k])
             for j in range(draws):
@@ -367,7 +370,7 @@ def test_adam_is_torchs() -> None:
     mean = square = torch.zeros_like(theta)
     for number in range(12):
         plain.grad = 10.0 ** torch.arange(-9, -2) * torch.randn(4, 7, generator=random)  # down to Adam's epsilon
-        theta, mean, square = adam(number, theta, plain.grad, 0.03, mean, square)
+        theta, mean, square = adam(np.full(4, number), theta, plain.grad, 0.03, mean, square)
         optimizer.step()
         assert torch.allclose(theta, plain.detach(), rtol=1e-5, atol=1e-6), number
 
@@ -581,6 +584,15 @@ def test_bits_do_not_depend_on_how_far_batches_are_laid_out(
     assert same(everything(bench.cohort(width=4), bench), expected)
 
 
+@pytest.mark.parametrize("wave", [1, 60])
+def test_bits_do_not_depend_on_how_many_are_seated_at_once(
+    wave: int, company: tuple[Bench, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpipfl.lanes.WAVE", wave)
+    bench, expected = company
+    assert same(everything(bench.cohort(width=2), bench), expected)
+
+
 def test_an_error_names_the_clients() -> None:
     def fails(logits: Tensor, labels: Tensor) -> Tensor:
         raise ZeroDivisionError
@@ -633,8 +645,8 @@ def test_a_slope_is_another_loss_for_each_client(network: str) -> None:
         apart = logits - batch.outputs(batch.take(other))
         return 2 * batch.take(factor).view(-1, 1, 1) * apart * batch.data.weight.unsqueeze(2)
 
-    got = bench.cohort(width=4).descend(bench.theta, slope=slope, epochs=2)
-    assert shapes == {2, 3, 4}
+    got = bench.cohort(width=12).descend(bench.theta, slope=slope, epochs=2)
+    assert len(shapes) > 1
     for k, steps in enumerate(epochs(6, 2)):
         x, _ = bench.data(k, "train")
         index, count = schedule.batches(SEED, "batches", ROUND, *(np.array([n]) for n in (k, len(x), steps)), 6)
@@ -661,15 +673,18 @@ def test_surprise_is_the_gradient_of_the_cross_entropy() -> None:
     (expected,) = torch.autograd.grad(total, logits)
     before = logits.detach().clone()
     step = Step(2, torch.zeros(0), y, weight)
-    got = MiniBatch(bench.cohort(), np.array([3, 1]), 0, step).surprise(logits.detach())
+    got = MiniBatch(bench.cohort(), leg_of([3, 1]), step).surprise(logits.detach())
     assert torch.allclose(got, expected, atol=1e-7)
     assert torch.equal(logits.detach(), before)
     assert not got[1, 3:].any()
 
 
 def test_what_a_batch_takes() -> None:
-    """Rows of the cohort, not client numbers; those that still train, two at least."""
+    """Rows of the cohort, not client numbers."""
     cohort, values = Bench().cohort([5, 3, 1]), torch.tensor([[50.0], [30.0], [10.0]])
-    for active, expected in ((3, [10, 50, 30]), (2, [10, 50]), (1, [10, 10])):
-        batch = MiniBatch(cohort, np.array([2, 0, 1]), 0, Step(active, *[torch.zeros(0)] * 3))
-        assert batch.take(values)[:, 0].tolist() == expected
+    batch = MiniBatch(cohort, leg_of([2, 0, 1]), Step(3, *[torch.zeros(0)] * 3))
+    assert batch.take(values)[:, 0].tolist() == [10, 50, 30]
+
+
+def leg_of(rows: list[int]) -> Leg:
+    return Leg(None, np.array(rows), np.zeros(len(rows), np.int64), (), None)

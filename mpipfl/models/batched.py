@@ -80,10 +80,11 @@ class Batched:
 
     def split(self, theta: Tensor) -> list[Tensor]:
         """Theta (K, d) as one contiguous tensor (K, *shape) per parameter: copies."""
-        return [
-            theta[:, p.start : p.stop].clone(memory_format=torch.contiguous_format).view(-1, *p.shape)
-            for p in self.layout
-        ]
+        return [part.clone(memory_format=torch.contiguous_format) for part in self.cut(theta)]
+
+    def cut(self, theta: Tensor) -> list[Tensor]:
+        """Theta (K, d) as one tensor (K, *shape) per parameter: views."""
+        return [theta[:, p.start : p.stop].view(-1, *p.shape) for p in self.layout]
 
     def join(self, parts: list[Tensor]) -> Tensor:
         """The inverse of `split`."""
