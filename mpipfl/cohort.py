@@ -134,7 +134,7 @@ class Cohort:
                     lanes, rows = places(leg.ended.lanes), self._at(leg.ended.rows)
                     out[rows] = sgd.result(lanes)
 
-        self._relay(train, wanted, self._plan(wanted, stream))
+        self._relay(train, wanted, None, self._plan(wanted, stream))
         return self._unmoved(out, theta, wanted)
 
     def iterate(
@@ -173,7 +173,7 @@ class Cohort:
                         result[rows] = field[lanes]
 
         plans = [self._plan(wanted, f"{stream} {b}" if b else stream, batch) for b in range(batches)]
-        self._relay(run, wanted, *plans)
+        self._relay(run, wanted, batch, *plans)
         return tuple(self._unmoved(result, field, wanted) for result, field in zip(out, state, strict=True))
 
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
@@ -332,13 +332,13 @@ class Cohort:
         return out
 
     def _plan(self, steps: np.ndarray, stream: str, batch: int | None = None) -> Plan:
-        """The random mini-batches of training, by rows: which samples, and how many count."""
+        """The random mini-batches of training, by rows of one size of batch: which samples, and how many count."""
         start, samples = self.store.part("train", self.clients)
-        size = min(batch or self.train.batch, self.store.longest("train"))
+        sizes = self._sizes(batch)
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             index, count = schedule.batches(
-                self.seed, stream, self.round, self.clients[rows], samples[rows], steps[rows], size
+                self.seed, stream, self.round, self.clients[rows], samples[rows], steps[rows], int(sizes[rows[0]])
             )
             self.steps, self.samples = self.steps + int(steps[rows].sum()), self.samples + int(count.sum())
             total = 1.0 if self.train.loss == "mean" else samples[rows, None]
@@ -352,7 +352,7 @@ class Cohort:
         start, samples = self.store.part(part, self.clients)
         if chosen is not None:
             samples = np.array([len(places) for places in chosen], dtype=np.int64)
-        sizes = bites(samples, self.store.longest(part))
+        sizes = bites(samples, 8, max(1, min(SWEEP, self.store.longest(part))))
 
         def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             size = int(sizes[rows[0]])
@@ -373,14 +373,24 @@ class Cohort:
                 with self._named(rows):
                     run(rows, self._feed(steps[some], *plan(rows)))
 
-    def _relay(self, run: Callable[[Iterator[Leg]], None], steps: np.ndarray, *plans: Plan) -> None:
+    def _sizes(self, batch: int | None) -> np.ndarray:
+        """To how many samples each client's mini-batches are filled up: to all of a batch, but where that is a large
+        one (all samples of the largest client, say) not to far more than the client has."""
+        samples = self.store.part("train", self.clients)[1]
+        return bites(samples, SWEEP, min(batch or self.train.batch, self.store.longest("train")))
+
+    def _relay(self, run: Callable[[Iterator[Leg]], None], steps: np.ndarray, batch: int | None, *plans: Plan) -> None:
         """Train all clients with steps to make, in as many lanes as the matrix is wide, on the batches of each plan."""
-        order = np.argsort(-steps, kind="stable")[: np.count_nonzero(steps)]
-        for wave in waves(steps[order], self.width, self.train.batch):
-            rows = order[wave]
-            lanes = Lanes(rows, steps[rows], self.width)
-            with self._named(rows):
-                run(lanes.legs(*(self._feed(lanes.length, *self._laid_out(lanes, plan)) for plan in plans)))
+        sizes = self._sizes(batch)
+        for size in np.unique(sizes):
+            among = np.flatnonzero((sizes == size) & (steps > 0))
+            order = among[np.argsort(-steps[among], kind="stable")]
+            width = min(self.width, max(2, self.width * self.train.batch // int(size)))  # as much data at a time
+            for wave in waves(steps[order], width, int(size)):
+                rows = order[wave]
+                lanes = Lanes(rows, steps[rows], width)
+                with self._named(rows):
+                    run(lanes.legs(*(self._feed(lanes.length, *self._laid_out(lanes, plan)) for plan in plans)))
 
     def _laid_out(self, lanes: Lanes, plan: Plan) -> tuple[np.ndarray, ...]:
         """What a plan says of the clients (n, steps, ...), in the time of the lanes (lanes, steps, ...)."""
@@ -457,11 +467,11 @@ def write(out: Tensor, rows: Tensor, number: int, values: Tensor) -> None:
     out[rows, columns] = values[: len(rows), : columns.stop - columns.start]
 
 
-def bites(samples: np.ndarray, longest: int) -> np.ndarray:
-    """How many samples at a time a client with so many is swept: the power of two that holds them all, from 8 to SWEEP,
-    no more than the longest has. By the client alone, as the last bits may depend on it."""
-    power = 1 << np.ceil(np.log2(np.maximum(samples, 8))).astype(np.int64)
-    return np.minimum(power, max(1, min(SWEEP, longest)))
+def bites(samples: np.ndarray, least: int, most: int) -> np.ndarray:
+    """How many samples at a time are taken of a client with so many: the power of two that holds them all, from the
+    least to the most. By the client alone, as the last bits may depend on it."""
+    power = 1 << np.ceil(np.log2(np.maximum(samples, least))).astype(np.int64)
+    return np.minimum(power, most)
 
 
 def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:

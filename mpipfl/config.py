@@ -37,6 +37,11 @@ class Train(Section):
     loss: Literal["mean", "sum"] = Field("mean", description="over a client's samples; sum is estimated from the batch")
     weight_decay: NonNegative = Field(0.0, description="L2 penalty, as in torch.optim.SGD")
     cohort: Literal["auto"] | Count = Field("auto", description="clients trained as one batch; never changes a result")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="of forward and backward passes; bfloat16 pays on GPUs and processors that compute in it. Weights, "
+        "steps, sums and evaluation stay float32 and float64",
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> Train:

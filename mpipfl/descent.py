@@ -87,9 +87,9 @@ class SGD:
             torch._foreach_add_([self.into[i] for i in self.dense], gradients, alpha=rate)
         for (layer, x, _), error in zip(uses, errors, strict=True):
             if layer.weight in self.into:
-                self.into[layer.weight].baddbmm_(error, x.transpose(1, 2), alpha=rate)
+                add_product(self.into[layer.weight], error, x.transpose(1, 2), rate)
             if layer.bias is not None and layer.bias in self.into:
-                self.into[layer.bias].add_(error.sum(2), alpha=rate)
+                self.into[layer.bias].add_(error.sum(2, dtype=torch.float32), alpha=rate)
         if self.momentum:
             torch._foreach_add_(theta, into, alpha=-self.lr)
 
@@ -107,6 +107,14 @@ class SGD:
     def result(self, rows: Rows) -> Tensor:
         """What has become of these."""
         return self.model.join([part[rows] for part in self.parts])
+
+
+def add_product(out: Tensor, a: Tensor, b: Tensor, scale: float) -> None:
+    """out += scale a b, the product in the precision of a."""
+    if a.dtype == out.dtype:
+        out.baddbmm_(a, b, alpha=scale)
+    else:
+        out.add_(torch.bmm(a, b.to(a.dtype)), alpha=scale)
 
 
 def adam(
@@ -134,7 +142,7 @@ def gradient(
     """Each row's gradient of its own loss with respect to the wanted parts: one backward pass, as rows do not mix. With
     `several` heads side by side, of the sum of their losses; with a `slope`, of the loss that has it. With a list of
     `uses`, linear layers are put there, and the gradients with respect to their outputs come behind the others."""
-    logits = model.outputs(parts, step.x, uses)
+    logits = model.mixed(parts, step.x, uses)
     wanted = [*wanted, *(use.y for use in uses or ())]
     if slope is not None:
         return list(torch.autograd.grad(logits, wanted, slope(logits.detach())))

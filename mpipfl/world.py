@@ -74,7 +74,8 @@ def facts(config: Config, plan: Plan) -> Facts:
 def network(config: Config, samples: Samples, number: int = 0) -> Batched:
     """The network with its initial weights; other numbers give other weights."""
     seed = config.seed if number == 0 else int(schedule.key(config.seed, "start", number))
-    return Batched(build(config.model, samples.shape, samples.classes, seed, samples.vocabulary), samples.shape)
+    built = build(config.model, samples.shape, samples.classes, seed, samples.vocabulary)
+    return Batched(built, samples.shape, getattr(torch, config.train.precision))
 
 
 def work_of(config: Config, n_train: np.ndarray) -> np.ndarray:

@@ -42,9 +42,9 @@ class Part(NamedTuple):
 class Batched:
     """The client axis for a network: flat vectors in, outputs of K networks out."""
 
-    def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
+    def __init__(self, network: nn.Module, shape: tuple[int, ...], precision: torch.dtype = torch.float32) -> None:
         refuse(network)
-        self.network, self.shape = network.train(), shape
+        self.network, self.shape, self.precision = network.train(), shape, precision
         self.loss: Loss = getattr(network, "loss", cross_entropy)  # a network may bring its own
         self.layout: list[Part] = []
         for name, parameter in trained(network):
@@ -140,6 +140,14 @@ class Batched:
             ordered = x.permute(0, 2, 4, 5, 1, 3).contiguous()  # S B H W K C
             return ordered.view(steps, batch, height, width, clients * channels).permute(0, 1, 4, 2, 3)
         return x
+
+    def mixed(self, parts: list[Tensor], x: Tensor, uses: list[Use] | None = None) -> Tensor:
+        """`outputs` for training, in its precision: products and convolutions of rounded numbers, the rest in float32
+        where PyTorch holds that it matters. The gradients of float32 parts are float32."""
+        if self.precision == torch.float32:
+            return self.outputs(parts, x, uses)
+        with torch.autocast(x.device.type, self.precision):
+            return self.outputs(parts, x, uses).float()
 
     def outputs(self, parts: list[Tensor], x: Tensor, uses: list[Use] | None = None) -> Tensor:
         """What the K networks say to K batches, one arranged step: (K, B, classes). With a list of `uses`, the linear

@@ -8,6 +8,8 @@ time. Sequences are padded at their end: the result is h after the last id, so w
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,17 @@ from torch import Tensor, nn
 
 from .. import elementwise
 from .sequences import Step, embedding
+
+
+def in_full(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """In the precision of the weights, under autocast too."""
+
+    @functools.wraps(forward)
+    def wrapped(ctx: Any, x: Tensor, times: int, *weights: Tensor) -> Any:
+        with torch.autocast(x.device.type, enabled=False):
+            return forward(ctx, x.to(weights[0].dtype), times, *weights)
+
+    return wrapped
 
 
 class LastState(nn.Module):
@@ -55,9 +68,11 @@ def translated(module: LastState, place: dict[int, int]) -> Step | None:
 
 
 class Layer(torch.autograd.Function):
-    """One LSTM layer: x (K, L, B, E) to all its states h (K, L, B, H), of which those from `times` on are zero."""
+    """One LSTM layer: x (K, L, B, E) to all its states h (K, L, B, H), of which those from `times` on are zero. In
+    the weights' precision always: rounding would add up over the times."""
 
     @staticmethod
+    @in_full
     def forward(ctx: Any, x: Tensor, times: int, w: Tensor, u: Tensor, b: Tensor, b2: Tensor) -> Tensor:
         K, L, B, _ = x.shape
         H = u.shape[2]
