@@ -70,7 +70,7 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     come = "" if config.newcomers is None else f", newcomers of {config.newcomers.run}"
     lines = [
         f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds{closing}{come}",
-        f"data       {len(made.partition.index):,} samples of {made.samples.shape}, {made.samples.classes} classes; "
+        f"data       {made.partition.samples:,} samples of {made.samples.shape}, {made.samples.classes} classes; "
         f"{len(n)} clients in {facts.groups} group(s)",
         f"per client train {n.min()}-{n.max()} (median {int(np.median(n))}), validation "
         f"{made.partition.n_validation.min()}-{made.partition.n_validation.max()}, test "

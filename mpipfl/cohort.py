@@ -23,33 +23,13 @@ from .lanes import Lanes, Leg, waves
 from .minibatch import MiniBatch, Slope
 from .models import Batched
 from .models.batched import Loss, cross_entropy
+from .store import Store
 
 SWEEP = 128  # samples at a time where a whole part of the data is gone through
 AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
 
 Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]  # rows -> samples, how many, their weight
 Sweep = Callable[[np.ndarray, Iterator[Step]], None]  # (rows, their steps)
-
-
-class Store(NamedTuple):
-    """All clients' samples in client order, train then validation then test."""
-
-    x: Tensor  # (T, *shape), fewer where `place` says that clients share them
-    y: Tensor  # (T)
-    bounds: np.ndarray  # (M, 4): start, end of train, end of validation, end
-    group: np.ndarray  # (M): the true group of the data's shift
-    place: Tensor | None = None  # (T): where in x each sample is, where that is not in order
-
-    def inputs(self, where: Tensor) -> Tensor:
-        return self.x.index_select(0, where if self.place is None else self.place[where])
-
-    def part(self, name: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the clients' part starts and how long it is."""
-        column = ("train", "validation", "test").index(name)
-        return self.bounds[clients, column], self.bounds[clients, column + 1] - self.bounds[clients, column]
-
-    def longest(self, name: str) -> int:
-        return int(self.part(name, np.arange(len(self.bounds)))[1].max())
 
 
 class Score(NamedTuple):
@@ -74,11 +54,11 @@ class Cohort:
         width: int,
         beat: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.clients, self.store, self.model, self.train = clients, store, model, train
+        self.clients, self.store, self.model, self.train = clients, store.of(clients), model, train
         self.beat = beat  # asked before every step: whether to do it, as a round may have to end early
         self.seed, self.round, self.width = seed, round, max(2, width)
         self.device = store.x.device
-        self.n_train = torch.from_numpy(store.part("train", clients)[1]).to(self.device, torch.float64)
+        self.n_train = torch.from_numpy(self.store.part("train", clients)[1]).to(self.device, torch.float64)
         self.group = torch.from_numpy(store.group[clients]).to(self.device)
         self.steps = self.samples = 0  # trained so far, for telemetry
 

@@ -67,9 +67,12 @@ class Participation(Section):
 
 
 class Evaluate(Section):
-    """When all clients' models are evaluated; the last round always is"""
+    """When clients' models are evaluated, the last round always, and whose"""
 
     every: Count = Field(5, description="rounds between evaluations")
+    clients: Count | None = Field(
+        None, description="evaluate so many, the same ones each time, drawn by the seed; histories are of them only"
+    )
 
 
 class Checkpoint(Section):
@@ -170,6 +173,8 @@ class Config(Section):
             del values["rounds"]
         if self.newcomers is None:
             del values["newcomers"]
+        if self.evaluate.clients is None:
+            del values["evaluate"]["clients"]
         del values["train"]["cohort"]
         del values["data"]["root"]
         values["data"]["source"].pop("cache", None)

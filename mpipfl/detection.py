@@ -8,8 +8,8 @@ threshold of its own: the one at which the model's false rejects are closest to 
     relative false accepts = FA / FA of the baseline         1: no better; NA where the baseline has none
     relative false rejects = FR / FR of the baseline         about 1 by the choice of the threshold
 
-All scores are kept in history.h5 under `detection`, a row per client, a column per test sample (NaN beyond its last);
-the figures of the last round are in detection.csv.
+All scores are kept in history.h5 under `detection`, a row per evaluated client, a column per test sample (NaN beyond
+its last); the figures of the last round are in detection.csv.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ def margin(logits: Tensor) -> Tensor:
     return logits[..., 1] - logits[..., 0]
 
 
-def marks(partition: Partition, labels: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
-    """Label and state of each client's test samples (M, longest), NaN beyond its last."""
-    out = {name: np.full((partition.clients, partition.n_test.max()), np.nan) for name in ("label", "state")}
-    for client, (start, end) in enumerate(partition.bounds[:, 2:]):
+def marks(partition: Partition, clients: np.ndarray, labels: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
+    """Label and state of the test samples of some clients (N, longest), NaN beyond its last."""
+    out = {name: np.full((len(clients), partition.n_test.max()), np.nan) for name in ("label", "state")}
+    for row, (start, end) in enumerate(partition.bounds[clients, 2:]):
         index = partition.index[start:end]
-        out["label"][client, : len(index)], out["state"][client, : len(index)] = labels[index], states[index]
+        out["label"][row, : len(index)], out["state"][row, : len(index)] = labels[index], states[index]
     return out
 
 

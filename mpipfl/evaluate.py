@@ -1,4 +1,5 @@
-"""The one evaluation protocol: all clients, each model kept apart by kind, each client's own data.
+"""The one evaluation protocol: all clients (or a sample, always the same), each model kept apart by kind, each client's
+own data.
 
 `global` is the model the server makes, `personal` the one a client would use. Where a method makes no personal models,
 its clients use the global one, and the personal figures are the global ones; where it makes no global model, the
@@ -13,6 +14,7 @@ test sample, beside `scores/label` (-1 and NaN behind a client's last sample).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,27 +31,50 @@ from .models.batched import cross_entropy
 
 PARTS = {"test": "", "validation": "validation_"}
 MARKS = ("precision", "recall", "f1")
-SMALL = 1 << 21  # numbers of all clients
+TOGETHER = 1024  # clients that a rank evaluates at a time
+SMALL = 1 << 21  # numbers of all clients together
 
 
 class Found(NamedTuple):
     """An evaluation, on every rank."""
 
-    scores: dict[str, np.ndarray]  # a number per client (M) by `<kind>/<name>`
+    scores: dict[str, np.ndarray]  # a number per client (N) by `<kind>/<name>`
     samples: dict[str, dict[str, np.ndarray]]  # what the last evaluation keeps, by group and name
 
 
 def evaluate(
     algorithm: Algorithm,
     server: Any,
-    clients: Any,
-    cohort: Cohort,
+    some: Iterable[tuple[Any, Cohort]],
     fl: Federation,
     classes: int,
     best: dict[str, np.ndarray] | None = None,
     last: bool = False,
 ) -> Found:
-    """Every client's figures; every rank must call."""
+    """The figures of the round's clients; `some` are those hosted here with their states, a few at a time. Every rank
+    must call."""
+    parts = [judge(algorithm, server, clients, cohort, classes, best, len(fl.listed) if last else 0)
+             for clients, cohort in some]  # fmt: skip
+    table = fl.table(torch.cat([torch.stack(list(columns.values()), 1) for columns, _ in parts]))
+    scores = {name: table[:, i].copy() for i, name in enumerate(parts[0][0])}
+    kept: dict[str, dict[str, np.ndarray]] = {"confusion": {}, "scores": {}} if last else {}
+    for group, name in parts[0][1]:
+        value = fl.table(torch.cat([samples[group, name] for _, samples in parts]))
+        kept[group][name] = value.astype(np.int32 if group == "confusion" else np.float32)
+    return Found(scores, kept)
+
+
+def judge(
+    algorithm: Algorithm,
+    server: Any,
+    clients: Any,
+    cohort: Cohort,
+    classes: int,
+    best: dict[str, np.ndarray] | None,
+    listed: int,
+) -> tuple[dict[str, Tensor], dict[tuple[str, str], Tensor]]:
+    """A cohort's figures by `<kind>/<name>`, and in the last evaluation, of so many clients, what is kept of single
+    samples."""
     made = algorithm.models(server, clients, cohort)
     models = {kind: m for kind, m in (("personal", made.personal), ("global", made.globally)) if m is not None}
     scored = {(kind, part): cohort.evaluate(theta, part) for kind, theta in models.items() for part in PARTS}
@@ -68,9 +93,7 @@ def evaluate(
         if best is not None and used in models:
             truth = torch.from_numpy(best[kind][cohort.clients]).to(missing.device)
             columns[f"{kind}/error"] = (models[used].double() - truth).abs().mean(1)
-    table = fl.table(torch.stack(list(columns.values()), 1))
-    scores = {name: table[:, i].copy() for i, name in enumerate(columns)}
-    return Found(scores, of_samples(labels, models, scored, cohort, classes, fl) if last and by_classes else {})
+    return columns, of_samples(labels, models, scored, cohort, classes, listed) if listed and by_classes else {}
 
 
 def by_class(labels: Tensor, said: Tensor, classes: int) -> dict[str, Tensor]:
@@ -94,18 +117,16 @@ def of_samples(
     scored: dict[tuple[str, str], Score],
     cohort: Cohort,
     classes: int,
-    fl: Federation,
-) -> dict[str, dict[str, np.ndarray]]:
-    """Confusion matrices, and scores of two classes, where they are small enough."""
-    kept: dict[str, dict[str, np.ndarray]] = {"confusion": {}, "scores": {}}
-    if fl.population * classes**2 <= SMALL:
+    listed: int,
+) -> dict[tuple[str, str], Tensor]:
+    """Confusion matrices, and scores of two classes, where those of so many clients are small enough."""
+    kept: dict[tuple[str, str], Tensor] = {}
+    if listed * classes**2 <= SMALL:
         for kind in models:
             said = scored[kind, "test"].said
             pair = torch.where((labels >= 0) & (said < classes), labels * classes + said, -1)
-            table = fl.table(counted(pair, classes**2).view(len(pair), classes, classes))
-            kept["confusion"][kind] = table.astype(np.int32)
-    if classes == 2 and fl.population * labels.shape[1] <= SMALL:
-        values = {kind: sigmoid(cohort.scores(theta, margin)) for kind, theta in models.items()}
-        for name, value in (values | {"label": labels}).items():
-            kept["scores"][name] = fl.table(value).astype(np.float32)
+            kept["confusion", kind] = counted(pair, classes**2).view(len(pair), classes, classes)
+    if classes == 2 and listed * labels.shape[1] <= SMALL:
+        kept |= {("scores", kind): sigmoid(cohort.scores(theta, margin)) for kind, theta in models.items()}
+        kept["scores", "label"] = labels
     return kept

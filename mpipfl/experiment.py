@@ -16,7 +16,7 @@ from . import checkpoint, detection, schedule, world
 from .cohort import Cohort
 from .comm import Comm
 from .config import Config
-from .evaluate import evaluate
+from .evaluate import TOGETHER, evaluate
 from .federation import Federation
 from .history import History
 from .hosting import Commit, Hosting
@@ -52,14 +52,16 @@ class Experiment:
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
         self.fl.rounds = config.rounds
+        if config.evaluate.clients is not None:
+            self.fl.listed = schedule.sample(config.seed, "evaluated", self.clients, config.evaluate.clients)
         copies = self.survival.goes_on and config.fault_tolerance.partner_copies
         self.hosting = Hosting(plan.work, comm, self.device, copies)
 
         theta = plan.theta.to(self.device)
         self.begin_with(theta)()
-        best = plan.samples.best or {}
-        known = {name: best[name] for name in ("gain",) if name in best}
-        self.history = History(plan.partition.n_train, plan.partition.n_test, **known)
+        best, listed = plan.samples.best or {}, self.fl.listed
+        known = {"clients": listed} | {name: best[name][listed] for name in ("gain",) if name in best}
+        self.history = History(plan.partition.n_train[listed], plan.partition.n_test[listed], **known)
         works = comm.rank in comm.workers
         width = np.array([world.width(config, self.store, plan.model, theta) if works else 0])
         comm.allreduce(width, "max")  # one disturbed trial must not slow its rank down for the whole run
@@ -259,15 +261,12 @@ class Experiment:
         return values | {name: value.double().cpu().numpy() for name, value in self.fl.told.items()}
 
     def evaluate(self) -> Commit:
-        """The accuracies and losses of all clients' models."""
-        round, hosting = self.round, self.hosting
+        """The accuracies and losses of clients' models."""
+        round, samples = self.round, self.plan.samples
         with self.telemetry.phase("evaluate"):
-            self.fl.begin(round, hosting.everyone, hosting.home)
-            rows, cohort = hosting.states.take(hosting.hosted), self.cohort(hosting.hosted)
-            found = evaluate(
-                self.method, self.server, rows, cohort, self.fl, self.plan.samples.classes, self.plan.samples.best,
-                last=round == self.config.all_rounds,
-            )  # fmt: skip
+            some = ((self.hosting.states.take(clients), self.cohort(clients)) for clients in self.listed())
+            last = round == self.config.all_rounds
+            found = evaluate(self.method, self.server, some, self.fl, samples.classes, samples.best, last)
 
         def commit() -> None:
             self.fresh = True
@@ -279,26 +278,32 @@ class Experiment:
 
     def find(self) -> Commit:
         """What the method has found of every client goes into the history."""
-        hosting = self.hosting
-        self.fl.begin(self.round, hosting.everyone, hosting.home)
-        found = self.method.findings(self.server, hosting.states.take(hosting.hosted))
-        tables = {name: self.fl.table(value) for name, value in found.items()}
+        found = [self.method.findings(self.server, self.hosting.states.take(clients)) for clients in self.listed()]
+        tables = {name: self.fl.table(torch.cat([some[name] for some in found])) for name in found[0]}
         return lambda: self.history.keep_own(self.method.kind, tables)
 
     def listen(self) -> Commit:
         """What detectors say to every test sample, before training and at its end, goes into the history."""
-        samples, hosting = self.plan.samples, self.hosting
+        samples, states = self.plan.samples, self.hosting.states
         if samples.states is None or self.method.warm_start is None:
             return lambda: None
-        self.fl.begin(self.round, hosting.everyone, hosting.home)
         with self.telemetry.phase("evaluate"):
-            rows, cohort = hosting.states.take(hosting.hosted), self.cohort(hosting.hosted)
-            found = detection.scores(self.method, self.server, rows, cohort)
-            tables = {kind: self.fl.table(value) for kind, value in found.items()}
+            found = [
+                detection.scores(self.method, self.server, states.take(clients), self.cohort(clients))
+                for clients in self.listed()
+            ]
+            tables = {kind: self.fl.table(torch.cat([some[kind] for some in found])) for kind in found[0]}
         if self.round == 0:
             tables = {"baseline": next(iter(tables.values()))}
-            tables |= detection.marks(self.plan.partition, samples.labels, samples.states)
+            tables |= detection.marks(self.plan.partition, self.fl.listed, samples.labels, samples.states)
         return lambda: self.history.keep_own(detection.NAME, tables)
+
+    def listed(self) -> list[np.ndarray]:
+        """The clients of the histories that are hosted here, some at a time: there may not be memory for the models
+        and samples of all together. The verbs speak of them from now on."""
+        self.fl.begin(self.round, self.fl.listed, self.hosts(self.fl.listed))
+        here = self.fl.clients
+        return [here[first : first + TOGETHER] for first in range(0, max(1, len(here)), TOGETHER)]
 
     def save(self) -> Commit:
         """A checkpoint and the histories; a failure to write is said, and training goes on."""
@@ -338,7 +343,8 @@ class Experiment:
             self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, costs)
             if series := self.history.own(detection.NAME):
                 names = self.config.data.source.model_dump()["states"]
-                detection.write(self.folder.path, detection.cells(series, self.plan.partition.group, names))
+                groups = self.plan.partition.group[self.fl.listed]
+                detection.write(self.folder.path, detection.cells(series, groups, names))
         except OSError as error:
             self.folder.saved = False
             self.report.say(f"NOT SAVED: {error}")

@@ -52,6 +52,7 @@ class Federation:
     ) -> None:
         self.comm, self.telemetry = comm, telemetry
         self.population = population  # N: all clients, in the round or not
+        self.listed = np.arange(population)  # those that have a row in the histories, sorted
         self.rounds = 0  # of training that are planned; what comes after are a method's closing rounds
         self.exact, self.stop = reduce == "exact", nonfinite == "stop"
         self.begin(0, np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
@@ -207,15 +208,15 @@ class Federation:
         self.told |= values
 
     def table(self, value: Tensor) -> np.ndarray:
-        """A value or short row per client hosted here, as a row for each of all clients, on every rank; NaN for clients
-        that are not in the round."""
+        """A value or short row per client hosted here, as a row for each client of the histories, on every rank; NaN
+        for those that are not in the round."""
         keyed = np.concatenate(
             [self.clients[:, None], value.reshape(len(value), value.shape[1:].numel()).double().cpu().numpy()], axis=1
         )
-        rows = np.concatenate(self.comm.allgather(keyed))
-        out = np.full((self.population, rows.shape[1] - 1), np.nan)
-        out[rows[:, 0].astype(np.int64)] = rows[:, 1:]
-        return out.reshape(self.population, *value.shape[1:])
+        rows = np.concatenate(self.comm.allgather(keyed[np.isin(self.clients, self.listed)]))
+        out = np.full((len(self.listed), rows.shape[1] - 1), np.nan)
+        out[np.searchsorted(self.listed, rows[:, 0])] = rows[:, 1:]
+        return out.reshape(len(self.listed), *value.shape[1:])
 
     def publish(self, server: S) -> S:
         """Rank 0's server state on every rank: a large field as it is, the small ones in one broadcast."""

@@ -33,7 +33,7 @@ class Hosting:
         self.home = home  # each client's rank
         self.hosted = np.flatnonzero(home == self.comm.rank)
         self.keeper = keepers(self.comm.nodes)  # who keeps a copy of each rank's clients
-        self.names = self.comm.names[home], self.comm.names[self.keeper[home]]  # of both; names last, ranks do not
+        self.names = self.comm.names.copy()  # of the ranks that are there now: names last, ranks do not
 
     def begin(self, first: Any) -> Commit:
         """Every client in this state; every rank must call."""
@@ -84,7 +84,7 @@ class Hosting:
         """The dead ranks' clients, and those of a worker that is now the server, at the workers that are left, with
         their state; whether it was to be had, else it is the one before training. Every rank that is left must call."""
         comm = self.comm
-        host, keeper = (comm.rank_of(names) for names in self.names)
+        host, keeper = (comm.rank_of(self.names[ranks])[self.home] for ranks in (..., self.keeper))
         source = np.where(host >= 0, host, -1 if self.copy is None else keeper)
         width = self.states.width
         whole = bool((source >= 0).all()) or not width

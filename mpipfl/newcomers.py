@@ -25,7 +25,7 @@ from .config import Config, assign, check, load
 from .data.federated import divide
 from .data.partition import Partition
 from .data.partitions import Natural, Pooled
-from .data.samples import Samples
+from .data.samples import MadeSamples, Samples
 from .errors import ConfigError, DataError
 from .section import flat
 
@@ -106,6 +106,11 @@ class Origin:
         Without `data.samples` there are as many samples a client as the run's had, and with clients that are users all
         of a user's. Generated sources make as many more as are needed."""
         data, before = config.data, self.partition
+        if before.made:
+            everybody = data.source.open(data.folder, config.seed, before.clients + data.clients)
+            assert isinstance(everybody, MadeSamples)
+            later = everybody.after(before.clients)
+            return later, divide(data, later, config.seed)
         users = isinstance(data.partition, Natural | Pooled)
         held = before.n_train + before.n_validation
         if self.config.data.split.test != "official":

@@ -64,10 +64,17 @@ def participants(seed: int, round: int, clients: int, fraction: float, probabili
     draw = words(key(seed, "participants", round), clients)
     if probability is not None:
         return np.flatnonzero((draw >> np.uint64(11)).astype(np.float64) * 2.0**-53 < probability)
-    count = max(1, round_half_up(fraction * clients))
-    if count == clients:
-        return np.arange(clients)
-    return np.sort(np.argpartition(draw, count)[:count])
+    return lowest(draw, max(1, round_half_up(fraction * clients)))
+
+
+def sample(seed: int, purpose: str, clients: int, count: int) -> np.ndarray:
+    """So many of the clients, sorted, the same ones each time; all where there are no more."""
+    return lowest(words(key(seed, purpose), clients), min(count, clients))
+
+
+def lowest(draw: np.ndarray, count: int) -> np.ndarray:
+    """Where the least of some random words are, sorted."""
+    return np.arange(len(draw)) if count == len(draw) else np.sort(np.argpartition(draw, count)[:count])
 
 
 def round_half_up(x: float) -> int:

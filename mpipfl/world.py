@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -10,20 +11,23 @@ import torch
 
 from . import schedule
 from .algorithms import Algorithm, Facts
-from .cohort import SWEEP, Cohort, Store, steps_of
+from .cohort import SWEEP, Cohort, steps_of
 from .comm import Comm, choose_device
 from .config import Config
-from .data.federated import divide, fill
+from .data.federated import divide, fill, made
 from .data.partition import Partition
-from .data.samples import Samples
+from .data.samples import MadeSamples, Samples
 from .errors import ConfigError
+from .evaluate import TOGETHER
 from .models import Batched, build
 from .newcomers import Newcomers, Origin
+from .store import Store
 from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
 TRIALS = 3  # of each width
 TRIAL = 2.0  # seconds after which no wider cohort is tried
+KNOWN = 100  # bytes that every rank has of each client, be it ever drawn or not: its sizes, group, work and host
 
 
 class Plan(NamedTuple):
@@ -85,11 +89,15 @@ def work_of(config: Config, n_train: np.ndarray) -> np.ndarray:
 
 
 def store(plan: Plan, comm: Comm, device: torch.device) -> Store:
-    """All clients' samples, ready for the network, once per node: its ranks fill them in together."""
+    """All clients' samples, ready for the network, once per node: its ranks fill them in together. Those that clients
+    make themselves are made when they are needed."""
     samples, partition = plan.samples, plan.partition
+    if isinstance(samples, MadeSamples):
+        nothing = torch.empty(0, *samples.shape, device=device), torch.empty(0, dtype=torch.int64, device=device)
+        return Store(*nothing, partition.bounds, partition.group, make=partial(made, samples, partition))
     place, stored = partition.places
     x = comm.shared((len(stored), *samples.shape), np.float32)
-    y = comm.shared((len(partition.index),), np.int64)
+    y = comm.shared((partition.samples,), np.int64)
     mine = np.array_split(np.arange(partition.clients), comm.local_size)[comm.local_rank]
     fill(samples, partition, mine, x, y)
     if len(mine) and samples.dtype == np.uint8:
@@ -120,8 +128,9 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
         return int(config.train.cohort)
     clock = time.process_time if theta.device.type == "cpu" else time.perf_counter
     best, least, begin = WIDTHS[0], float("inf"), time.perf_counter()
+    largest = np.argsort(-store.part("train", np.arange(len(store.bounds)))[1], kind="stable")[: WIDTHS[-1]]
     for candidate in (w for w in WIDTHS if w <= max(2, len(store.bounds))):
-        clients = np.argsort(-store.part("train", np.arange(len(store.bounds)))[1], kind="stable")[:candidate]
+        clients = largest[:candidate]
         cohort = Cohort(clients, store, model, config.train, config.seed, 0, candidate)
         cohort.descend(theta, steps=1)  # warm-up: kernels are chosen, memory is taken
         seconds = []
@@ -139,10 +148,18 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
 
 def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) -> float:
     """An estimate in MB of what a worker will take: data of the node, state, and a cohort at work."""
-    place, stored = plan.partition.places
-    data = len(stored) * 4 * np.prod(plan.samples.shape) + 8 * len(place)
+    partition, who = plan.partition, config.participation
+    chance = who.fraction if who.probability is None else who.probability
+    at_work = int(np.ceil(clients_here * (1.0 if who.train == "all" else chance)))
+    sample = 4 * np.prod(plan.samples.shape)
+    if partition.made:
+        present = max(at_work, min(TOGETHER, clients_here))
+        data = KNOWN * partition.clients + present * partition.samples / partition.clients * sample
+    else:
+        place, stored = partition.places
+        data = len(stored) * sample + 8 * len(place)
     d = plan.model.dimension * 4
     rows = 16 if config.train.cohort == "auto" else int(config.train.cohort)
-    vectors = clients_here * (1 + state_vectors) + rows * (4 if config.train.momentum else 3)
-    inputs = rows * max(config.train.batch, SWEEP) * np.prod(plan.samples.shape) * 4 * 8
+    vectors = at_work + clients_here * state_vectors + rows * (4 if config.train.momentum else 3)
+    inputs = rows * max(config.train.batch, SWEEP) * sample * 8
     return float(data + d * vectors + d * 8 + inputs) / 1e6

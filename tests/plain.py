@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from mpipfl import schedule, world
 from mpipfl.algorithms import Algorithm, Facts
-from mpipfl.cohort import Cohort, Store
+from mpipfl.cohort import Cohort
 from mpipfl.comm import Comm
 from mpipfl.config import Config, Train
 from mpipfl.federation import Federation
 from mpipfl.minibatch import MiniBatch
 from mpipfl.models import Batched
+from mpipfl.store import Store
 from mpipfl.telemetry import Telemetry
 
 from .suite import content, train

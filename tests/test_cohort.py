@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mpipfl import schedule
-from mpipfl.cohort import Cohort, Store
+from mpipfl.cohort import Cohort
 from mpipfl.config import Train
 from mpipfl.descent import Step, adam
 from mpipfl.lanes import Leg
 from mpipfl.minibatch import MiniBatch
 from mpipfl.models import Batched, build
 from mpipfl.models.networks import MLP, LeNet5, Logistic
+from mpipfl.store import Store
 
 from .test_models import Residual
 
@@ -410,7 +412,7 @@ def test_nobody_has_validation_data() -> None:
     bench = Bench()
     bounds = bench.store.bounds.copy()
     bounds[:, 2] = bounds[:, 1]
-    bench.store = bench.store._replace(bounds=bounds)
+    bench.store = replace(bench.store, bounds=bounds)
     score = bench.cohort().evaluate(bench.theta, "validation")
     assert torch.isnan(score.accuracy).all()
     assert torch.isnan(score.loss).all()

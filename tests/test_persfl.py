@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -320,7 +321,7 @@ def test_a_client_without_validation_data(
         store = original(*args)
         bounds = store.bounds.copy()
         bounds[2, 2] = bounds[2, 1]
-        return store._replace(bounds=bounds)
+        return replace(store, bounds=bounds)
 
     monkeypatch.setattr(world, "store", without)
     settings = small(tmp_path / "without", one)

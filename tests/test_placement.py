@@ -43,6 +43,21 @@ def test_equal_work_means_equal_numbers(ranks: int) -> None:
     assert np.ptp(counts) <= 1
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_clients_are_placed_one_by_one(seed: int) -> None:
+    """The heaviest of those without a host goes to the rank with least work, fewest clients, lowest place, one at a
+    time: that placing equal ones at once comes to the same."""
+    draw = np.random.default_rng(seed)
+    ranks = sorted(draw.permutation(12)[: draw.integers(1, 8)].tolist())
+    work = draw.integers(0, draw.choice([2, 4, 40]), draw.integers(0, 90))
+    stay = np.where(draw.random(len(work)) < seed % 2 * 0.4, draw.choice(ranks, len(work)), -1)
+    host = stay.copy()
+    for client in np.argsort(-work, kind="stable"):
+        if host[client] < 0:
+            host[client] = min(ranks, key=lambda rank: (work[host == rank].sum(), (host == rank).sum(), rank))
+    assert place(work, ranks, stay if seed % 2 else None).tolist() == host.tolist()
+
+
 def test_a_function_of_its_arguments() -> None:
     work = np.random.default_rng(0).random(50)
     before = work.copy()

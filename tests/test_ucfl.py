@@ -19,13 +19,14 @@ from torch import Tensor, nn
 from mpipfl import world
 from mpipfl.algorithms import UCFL, Facts, streams
 from mpipfl.algorithms.ucfl import Server
-from mpipfl.cohort import Cohort, Store
+from mpipfl.cohort import Cohort
 from mpipfl.comm import MPI, Comm
 from mpipfl.config import Config, Train
 from mpipfl.errors import ConfigError
 from mpipfl.federation import Federation
 from mpipfl.models import Batched
 from mpipfl.progress import Reporter
+from mpipfl.store import Store
 from mpipfl.telemetry import Telemetry
 
 from .plain import Batch, Plain, Result, agrees, mean

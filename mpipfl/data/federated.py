@@ -1,7 +1,7 @@
 """The `data` section of a configuration, and the way from a source to every client's train, validation and test data.
 
-`divide` settles who gets which samples, `fill` writes the chosen clients' samples into arrays, as they see
-them.
+`divide` settles who gets which samples; `fill` writes the chosen clients' samples into arrays, as they see them, and
+`made` makes those that clients make themselves.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pydantic import Field, model_validator
 
 from mpipfl.data.glyphs import Glyphs
 from mpipfl.data.keyed import generator
-from mpipfl.data.partition import PARTS, Partition
-from mpipfl.data.partitions import Division, Iid, Pooled
-from mpipfl.data.samples import Samples
+from mpipfl.data.partition import PARTS, Partition, bounds_of
+from mpipfl.data.partitions import Division, Iid, Natural, Pooled
+from mpipfl.data.samples import MadeSamples, Samples
 from mpipfl.data.shifts import AnyShift, NoShift, check_square, turned
 from mpipfl.data.sources import Source
 from mpipfl.errors import DataError
@@ -127,6 +127,42 @@ class Data(Section):
 def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = None) -> Partition:
     """Who gets which samples (`among` these, or all) for which part, and how each client sees them: a function of its
     arguments alone."""
+    if isinstance(samples, MadeSamples):
+        index, sizes = np.empty(0, np.int64), sizes_of(data, samples)
+    else:
+        index, sizes = shares(data, samples, seed, among)
+    group = data.shift.group(data.clients) if samples.groups is None else samples.groups[samples.first_client :]
+    rotation = np.array([data.shift.degrees(int(own)) for own in range(int(group.max()) + 1)], np.int64)
+    check_square(samples.shape, int(rotation.max()))
+    permutations = [data.shift.permutation(own, samples.classes, seed) for own in range(len(rotation))]
+    names = None if permutations[0] is None else np.stack([own for own in permutations if own is not None])
+    return Partition(index, bounds_of(sizes), group, rotation[group], None if names is None else names[group])
+
+
+def sizes_of(data: Data, samples: MadeSamples) -> np.ndarray:
+    """(M, 3) samples of each part, where clients make their own: the first are for training, the last for testing."""
+    kind = data.source.kind
+    for wrong, key, advice in (
+        (not isinstance(data.partition, Natural), f"partition={data.partition.kind}", "take partition=natural"),
+        (data.samples is not None, f"samples={data.samples}", "its own keys say how many a client has; leave it out"),
+        (data.split.lists or data.split.test == "official", "split", "give shares, for instance split.test=0.2"),
+    ):
+        if wrong:
+            raise DataError(f"data.{key}: with data.source={kind} every client makes its own samples; {advice}")
+    enough_for_all(samples.sizes, data.split.floor)
+    return data.split.sizes(samples.sizes)
+
+
+def enough_for_all(totals: np.ndarray, floor: int) -> None:
+    if (short := np.flatnonzero(totals < floor)).size:
+        raise DataError(
+            f"client {short[0]} gets {totals[short[0]]} samples and needs at least {floor}, "
+            f"one for every part of the split."
+        )
+
+
+def shares(data: Data, samples: Samples, seed: int, among: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """All clients' samples (T,) in client order, each client's by parts, and the parts' sizes (M, 3)."""
     takes = samples.takes
     chosen = np.arange(len(samples)) if among is None else among
     chosen = chosen[chosen % takes == 0]  # the first take of each
@@ -142,14 +178,10 @@ def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = N
         chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples // takes])]
     floor = data.split.floor
     pool = samples.pool(chosen)
-    shares = data.partition.divide(pool, data.clients, seed, floor)
-    totals = np.array([len(share) for share in shares], np.int64)
-    if (short := np.flatnonzero(totals < floor)).size:
-        raise DataError(
-            f"client {short[0]} gets {totals[short[0]]} samples and needs at least {floor}, "
-            f"one for every part of the split."
-        )
-    shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(shares)]
+    divided = data.partition.divide(pool, data.clients, seed, floor)
+    totals = np.array([len(share) for share in divided], np.int64)
+    enough_for_all(totals, floor)
+    shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(divided)]
     sizes = data.split.sizes(totals)
     if data.split.lists:
         shuffled, sizes = as_listed(shuffled, samples, chosen)
@@ -158,27 +190,13 @@ def divide(data: Data, samples: Samples, seed: int, among: np.ndarray | None = N
         for client, share in enumerate(shuffled):
             shuffled[client], sizes[client] = by_user(share, pool.users[share], sizes[client])
     index = [(chosen[share][:, None] + np.arange(takes)).reshape(-1) for share in shuffled]
-    totals, sizes = takes * totals, takes * sizes
+    sizes = takes * sizes
     if len(official):
         mark = marks(data.partition, samples)
         tests = [official[np.isin(mark[official], mark[own])] for own in index]
         index = [np.concatenate([own, test]) for own, test in zip(index, tests, strict=True)]
         sizes[:, 2] = [len(test) for test in tests]
-        totals = sizes.sum(1)
-    ends = np.cumsum(totals)
-    bounds = np.column_stack([ends - totals, (ends - totals)[:, None] + np.cumsum(sizes, 1)])
-    group = data.shift.group(data.clients) if samples.groups is None else samples.groups[samples.first_client :]
-    rotation = np.array([data.shift.degrees(int(own)) for own in range(int(group.max()) + 1)], np.int64)
-    check_square(samples.shape, int(rotation.max()))
-    permutations = [data.shift.permutation(own, samples.classes, seed) for own in range(len(rotation))]
-    names = None if permutations[0] is None else np.stack([own for own in permutations if own is not None])
-    return Partition(
-        index=np.concatenate(index).astype(np.int64),
-        bounds=bounds.astype(np.int64),
-        group=group,
-        rotation=rotation[group],
-        permutation=None if names is None else names[group],
-    )
+    return np.concatenate(index).astype(np.int64), sizes
 
 
 def marks(partition: Division, samples: Samples) -> np.ndarray:
@@ -235,3 +253,15 @@ def fill(
         x_out[first:last] = turned(pictures, int(partition.rotation[client]))
         labels = samples.labels[partition.index[start:end]]
         y_out[start:end] = labels if partition.permutation is None else partition.permutation[client][labels]
+
+
+def made(samples: MadeSamples, partition: Partition, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The samples that some clients make themselves, client by client, and their labels."""
+    starts, ends = partition.bounds[clients, 0], partition.bounds[clients, 3]
+    last = np.cumsum(ends - starts)
+    x = np.empty((int(last[-1]) if len(clients) else 0, *samples.shape), np.float32)
+    y = np.empty(len(x), np.int64)
+    for client, end, size in zip(clients.tolist(), last, ends - starts, strict=True):
+        x[end - size : end], labels = samples.make(client)
+        y[end - size : end] = labels if partition.permutation is None else partition.permutation[client][labels]
+    return x, y

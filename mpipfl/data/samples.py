@@ -1,12 +1,14 @@
 """What every source of data comes to: labelled samples that can be read by index.
 
 Labels, users and the official split are whole arrays; the samples themselves are read a few at a time, so a source may
-draw them, map them from disk or hold them in memory as it likes.
+draw them, map them from disk or hold them in memory as it likes. Where clients make their samples themselves, there is
+nothing but their number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -58,6 +60,30 @@ class Samples:
     def read(self, indices: np.ndarray, client: int) -> np.ndarray:
         """The samples at `indices` as (n, *shape); most sources look the same to every client."""
         raise NotImplementedError
+
+
+@dataclass(eq=False, kw_only=True)
+class MadeSamples(Samples):
+    """Samples that every client makes for itself, when they are needed: nobody divides them, and nobody keeps them.
+
+    There may be very many clients, so nothing here is as long as there are samples.
+    """
+
+    labels: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # come with the samples
+    sizes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # (M,) samples of each client
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum())
+
+    def make(self, client: int) -> tuple[np.ndarray, np.ndarray]:
+        """All samples of a client as the network takes them (n, *shape) float32, and their labels (n,)."""
+        raise NotImplementedError
+
+    def after(self, clients: int) -> MadeSamples:
+        """Those of the clients behind the first ones."""
+        later = copy(self)
+        later.sizes, later.first_client = self.sizes[clients:], self.first_client + clients
+        return later
 
 
 class Pool(NamedTuple):

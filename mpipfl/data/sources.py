@@ -22,6 +22,7 @@ from mpipfl.data.leaf import Leaf, Shakespeare, Tff
 from mpipfl.data.samples import ArraySamples, Samples, checked_labels, checked_samples, from_parts, mapped
 from mpipfl.data.sent140 import Sent140
 from mpipfl.data.sun397 import Sun397
+from mpipfl.data.synthetic import Synthetic
 from mpipfl.data.texts import Texts
 from mpipfl.data.torchvision_import import datasets
 from mpipfl.errors import DataError
@@ -238,6 +239,7 @@ Source = Annotated[
     | Shakespeare
     | Audio
     | Glyphs
-    | Gaussian,
+    | Gaussian
+    | Synthetic,
     Field(discriminator="kind", description="Where the samples come from."),
 ]

@@ -186,7 +186,7 @@ def clients(comparison: Comparison) -> Table | None:
     count = len(longest.series["n_train"])
     accuracy = [line.runs[0].accuracies("personal") for line in alike]
     rows: list[list[Cell]] = [
-        [str(i), int(longest.series["n_train"][i]), int(longest.series["n_test"][i]),
+        [str(longest.clients[i]), int(longest.series["n_train"][i]), int(longest.series["n_test"][i]),
          *(float(a[i]) if a is not None and i < len(a) else None for a in accuracy)]
         for i in range(count)
     ]  # fmt: skip

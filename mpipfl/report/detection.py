@@ -21,7 +21,7 @@ def cells(run: Run) -> list[detection.Cell]:
     series = run.own(NAME)
     if not {"label", "state", "baseline"} <= set(series) or run.group is None:
         return []
-    return detection.cells(series, run.group, states(run))
+    return detection.cells(series, run.group[run.clients], states(run))
 
 
 def states(run: Run) -> list[str]:

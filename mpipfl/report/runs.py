@@ -96,6 +96,11 @@ class Run:
         """What the method recorded, by name."""
         return {key.split("/", 1)[1]: v for key, v in self.series.items() if key.startswith(f"{method}/")}
 
+    @property
+    def clients(self) -> np.ndarray:
+        """Which client each column of the series is of."""
+        return self.series["clients"]
+
     @cached_property
     def group(self) -> np.ndarray | None:
         """The clients' true groups, None where they are not known."""
@@ -154,6 +159,8 @@ def series_of(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
             file.visititems(lambda name, item: found.update({name: item[...]}) if is_data(item) else None)
         shape = (len(found["round"]), len(found["n_train"]))
         assert_shape(found["n_test"], shape[1:], "n_test")
+        found.setdefault("clients", np.arange(shape[1]))  # an older run's
+        assert_shape(found["clients"], shape[1:], "clients")
         for name in [n for n in found if n.split("/")[0] in KINDS]:
             assert_shape(found[name], shape, name)
     except FileNotFoundError:

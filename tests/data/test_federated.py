@@ -34,7 +34,14 @@ def test_defaults_and_short_forms():
     assert (data.partition, data.shift) == (Classes(k=3), PermuteLabels())
     torchvision = {"mnist", "fashion_mnist", "emnist", "cifar10", "cifar100"}
     texts_or_users = {"texts", "sent140", "leaf", "tff", "shakespeare"}
-    assert set(SOURCES) == torchvision | texts_or_users | {"sun397", "arrays", "audio", "glyphs", "gaussian"}
+    assert set(SOURCES) == torchvision | texts_or_users | {
+        "sun397",
+        "arrays",
+        "audio",
+        "glyphs",
+        "gaussian",
+        "synthetic",
+    }
 
 
 def test_a_sources_keys_may_stand_beside_it():

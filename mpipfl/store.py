@@ -1,0 +1,62 @@
+"""The clients' samples as the network takes them: all from the start, or a client's made when it is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .data.partition import PARTS
+
+Make = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  # clients -> their samples and labels, one after the other
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Samples in client order, of each client train then validation then test. With `make`, those of some clients only:
+    the others' take no memory until they are asked for."""
+
+    x: Tensor  # (T, *shape), fewer where `place` says that clients share them
+    y: Tensor  # (T)
+    bounds: np.ndarray  # (M, 4): of all samples there are, start, end of train, end of validation, end
+    group: np.ndarray  # (M): the true group of the data's shift
+    place: Tensor | None = None  # (T): where in x each sample is, where that is not in order
+    make: Make | None = None
+    clients: np.ndarray | None = None  # whose samples are here (sorted); None for all
+
+    def of(self, clients: np.ndarray) -> Store:
+        """A store that has the samples of these clients."""
+        if self.make is None:
+            return self
+        here = np.unique(clients)
+        x, y = (torch.from_numpy(values).to(self.x.device) for values in self.make(here))
+        return replace(self, x=x, y=y, clients=here)
+
+    def inputs(self, where: Tensor) -> Tensor:
+        return self.x.index_select(0, where if self.place is None else self.place[where])
+
+    def part(self, name: str, clients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the clients' part starts and how long it is."""
+        column = PARTS.index(name)
+        start, end = self.bounds[clients, column], self.bounds[clients, column + 1]
+        return start - self._ahead(clients), end - start
+
+    def _ahead(self, clients: np.ndarray) -> np.ndarray | int:
+        """How many samples in front of each client's are not here."""
+        if self.clients is None:
+            return 0
+        first, end = self.bounds[self.clients, 0], self.bounds[self.clients, 3]
+        begin = np.cumsum(end - first) - (end - first)
+        return (first - begin)[np.searchsorted(self.clients, clients)]
+
+    def longest(self, name: str) -> int:
+        """The most samples that any client has in a part, be they here or not."""
+        return self._longest[PARTS.index(name)]
+
+    @cached_property
+    def _longest(self) -> list[int]:
+        return [int((self.bounds[:, i + 1] - self.bounds[:, i]).max()) for i in range(len(PARTS))]
