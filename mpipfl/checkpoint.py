@@ -2,7 +2,9 @@
 
 A file is written under a temporary name, flushed to disk and renamed. Its first 512 bytes are an HDF5 user block that
 holds a hash of all that follows, so that a flipped bit anywhere is found; any HDF5 reader opens it as it is:
-`/server/<field>`, `/clients/<field>` (rows in client order), `/history/...`; attributes `round` and `config`.
+`/server/<field>`; `/clients/<field>`, a row for each client in `/active`, which are all that have ever been in a round,
+and `/first/<field>`, what all others have; `/history/...`; attributes `round`, `config`
+and `clients`, how many there are.
 """
 
 from __future__ import annotations
@@ -54,13 +56,20 @@ def write(
         path.parent.mkdir(exist_ok=True)  # not the run's folder: what is missing there could not be made good
         with whole(path) as temporary:
             with hdf5(temporary, USER_BLOCK) as file:
-                file.attrs.update(round=round, config=config)
+                file.attrs.update(round=round, config=config, clients=states.clients)
                 for name, field in zip(server._fields, server, strict=True):
                     file[f"server/{name}"] = field.detach().cpu().numpy()
                 for name, values in history.items():
                     file[f"history/{name}"] = values
-                for name, first, some in rows:
-                    put(file, f"clients/{name}", first, some, states.clients)
+                if states.fields:
+                    file["active"] = np.flatnonzero(states.active)
+                for name, field in zip(states.kind._fields, states.first, strict=True):
+                    file[f"first/{name}"] = field.cpu().numpy()
+                    file.create_dataset(
+                        f"clients/{name}", (states.active.sum(), *field.shape), file[f"first/{name}"].dtype
+                    )
+                for name, start, some in rows:
+                    file[f"clients/{name}"][start : start + len(some)] = some
             seal(temporary)
     except OSError as error:
         exhaust(rows)  # the other ranks send them in any case
@@ -70,12 +79,6 @@ def write(
 def exhaust(rows: Iterator[Any]) -> None:
     for _ in rows:
         pass
-
-
-def put(file: h5py.File, name: str, first: int, rows: np.ndarray, clients: int) -> None:
-    if name not in file:
-        file.create_dataset(name, (clients, *rows.shape[1:]), rows.dtype)
-    file[name][first : first + len(rows)] = rows
 
 
 def seal(path: Path) -> None:
@@ -132,17 +135,28 @@ def read(folder: Path, round: int, server: Any, states: States) -> tuple[Any, di
             torch.from_numpy(np.asarray(file[f"server/{n}"][...])).to(f)
             for n, f in zip(server._fields, server, strict=True)
         ]
-        for i, name in enumerate(states.kind._fields):
-            rows = file[f"clients/{name}"]
-            for first in range(0, len(states.hosted), 1000):
-                some = states.hosted[first : first + 1000]
-                value = torch.from_numpy(np.asarray(rows[some]))
-                states.fields[i][first : first + len(some)] = value.to(states.fields[i])
+        if states.fields and "active" not in file:
+            raise CheckpointError(f"{file.filename} is an older version's; start the run anew (--overwrite)")
+        if states.fields:
+            read_clients(file, states)
         history: dict[str, np.ndarray] = {}
         file["history"].visititems(
             lambda name, item: history.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
         )
     return type(server)(*fields), history
+
+
+def read_clients(file: h5py.File, states: States) -> None:
+    """The rows of those clients that are hosted here."""
+    groups = [(file[f"first/{name}"], file[f"clients/{name}"]) for name in states.kind._fields]
+    states.first = [torch.from_numpy(np.asarray(first[()])).to(states.device) for first, _ in groups]
+    ids = file["active"][...]
+    states.active[ids] = True
+    here = np.flatnonzero(np.isin(ids, states.hosted))
+    for start in range(0, len(here), 1000):
+        some = here[start : start + 1000]
+        new = [torch.from_numpy(np.asarray(rows[some])) for _, rows in groups]
+        states.put(ids[some], new, torch.ones(len(some), dtype=torch.bool))
 
 
 def server(folder: Path, round: int, kind: type[Any]) -> Any:
@@ -154,9 +168,12 @@ def server(folder: Path, round: int, kind: type[Any]) -> Any:
 def rows(folder: Path, round: int, kind: type[Any]) -> Iterator[Any]:
     """A whole checkpoint's clients, one after the other, each a NamedTuple of this kind."""
     with h5py.File(path_of(folder, round), "r") as file:
-        fields = [file[f"clients/{name}"] for name in kind._fields]
-        for client in range(len(fields[0]) if fields else 0):
-            yield kind(*(torch.from_numpy(np.asarray(field[client])) for field in fields))
+        groups = [(file[f"first/{name}"], file[f"clients/{name}"]) for name in kind._fields]
+        ids = file["active"][...] if groups else np.empty(0, np.int64)
+        place = np.full(int(file.attrs["clients"]) if groups else 0, -1)
+        place[ids] = np.arange(len(ids))
+        for at in place:
+            yield kind(*(torch.from_numpy(np.asarray(first[()] if at < 0 else some[at])) for first, some in groups))
 
 
 def config_of(folder: Path, round: int) -> str:

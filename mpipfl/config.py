@@ -83,6 +83,14 @@ class Checkpoint(Section):
     keep_every: Natural = Field(0, description="those of every so-many-th round stay, too; 0 for none")
 
 
+class States(Section):
+    """Where the clients' own states are, for methods whose clients keep one"""
+
+    megabytes: Positive | None = Field(
+        None, description="more than so many on a rank are in a file of the scratch folder, $TMPDIR; by default never"
+    )
+
+
 class Newcomers(Section):
     """The finished run that newcomers come to"""
 
@@ -130,6 +138,7 @@ class Config(Section):
     newcomers: Newcomers | None = Field(
         None, description="the clients are newcomers of a finished run, {run: PATH}; made by --personalize"
     )
+    states: States = Field(States(), description="where clients' states are kept")
     fault_tolerance: FaultTolerance = Field(FaultTolerance(), description="dead and stalled ranks, signals")
     limit: Limit = Field(Limit(), description="how long the program may run")
     reduce: Literal["exact", "fast"] = Field(
@@ -167,7 +176,7 @@ class Config(Section):
     def results(self) -> dict[str, Any]:
         """The settings that decide a run's results."""
         values = self.model_dump(mode="json")
-        for key in ("name", "output", "checkpoint", "fault_tolerance", "limit", "device", "threads"):
+        for key in ("name", "output", "checkpoint", "states", "fault_tolerance", "limit", "device", "threads"):
             del values[key]
         if not self.algorithm.closing_rounds:
             del values["rounds"]

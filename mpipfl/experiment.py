@@ -55,7 +55,8 @@ class Experiment:
         if config.evaluate.clients is not None:
             self.fl.listed = schedule.sample(config.seed, "evaluated", self.clients, config.evaluate.clients)
         copies = self.survival.goes_on and config.fault_tolerance.partner_copies
-        self.hosting = Hosting(plan.work, comm, self.device, copies)
+        megabytes = config.states.megabytes
+        self.hosting = Hosting(plan.work, comm, self.device, copies, None if megabytes is None else megabytes * 1e6)
 
         theta = plan.theta.to(self.device)
         self.begin_with(theta)()
@@ -177,7 +178,7 @@ class Experiment:
 
     def load(self, round: int) -> Commit:
         """The state of a checkpoint."""
-        states = self.hosting.blank()
+        states = self.hosting.states.anew(self.hosting.hosted)
         server, history = checkpoint.read(self.folder.path, round, self.server, states)
         commit_clients = self.hosting.restore(states)
 

@@ -7,7 +7,7 @@ another node where there is one; every round that is committed brings it up to d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,11 +20,19 @@ Commit = Callable[[], object]
 Rows = Callable[[np.ndarray], np.ndarray]  # clients -> their state, a row of bytes each
 
 
+class Packed(NamedTuple):
+    """A client's state as bytes."""
+
+    row: torch.Tensor
+
+
 class Hosting:
     """Every client's host, the state of those hosted here, and the copies kept here."""
 
-    def __init__(self, work: np.ndarray, comm: Comm, device: torch.device, copies: bool) -> None:
-        self.work, self.comm, self.device, self.copies = work, comm, device, copies
+    def __init__(
+        self, work: np.ndarray, comm: Comm, device: torch.device, copies: bool, budget: float | None = None
+    ) -> None:
+        self.work, self.comm, self.device, self.copies, self.budget = work, comm, device, copies, budget
         self.everyone = np.arange(len(work))
         self._settle(place(work, comm.workers))
 
@@ -37,17 +45,7 @@ class Hosting:
 
     def begin(self, first: Any) -> Commit:
         """Every client in this state; every rank must call."""
-        commit = self.restore(States(first, self.hosted, len(self.work), self.device))
-
-        def commit_first() -> None:
-            self.first = first
-            commit()
-
-        return commit_first
-
-    def blank(self) -> States:
-        """Room for the states of the clients hosted here: as they are before training."""
-        return States(self.first, self.hosted, len(self.work), self.device)
+        return self.restore(States(first, self.hosted, len(self.work), self.device, self.budget))
 
     def restore(self, states: States) -> Commit:
         """These states of the clients hosted here, and copies of them elsewhere; every rank must call."""
@@ -66,15 +64,19 @@ class Hosting:
         mine, mask = clients[here], torch.from_numpy(kept[here])
         come: list[tuple[np.ndarray, np.ndarray]] = []
         if self.copy is not None:
-            rows = packed([field[mask.to(field.device)] for field in new], int(mask.sum()))
-            fresh = Copy(clients[here & kept], rows)
+            fresh, rows = mine[kept[here]], packed([field[mask.to(field.device)] for field in new], int(mask.sum()))
             some, source = clients[kept], hosts[kept]
-            come = list(self._carry(some, source, self.keeper[source], fresh.take, self.states.width))
+            come = list(
+                self._carry(
+                    some, source, self.keeper[source], lambda ids: rows[np.searchsorted(fresh, ids)], self.states.width
+                )
+            )
 
         def commit() -> None:
+            self.states.active[clients[kept]] = True
             self.states.put(mine, new, mask)
             for ids, rows in come:
-                self.copy.put(ids, rows)  # type: ignore[union-attr]
+                self.copy.unpack(ids, rows)  # type: ignore[union-attr]
 
         return commit
 
@@ -86,12 +88,14 @@ class Hosting:
         comm = self.comm
         host, keeper = (comm.rank_of(self.names[ranks])[self.home] for ranks in (..., self.keeper))
         source = np.where(host >= 0, host, -1 if self.copy is None else keeper)
-        width = self.states.width
-        whole = bool((source >= 0).all()) or not width
+        width, active = self.states.width, np.flatnonzero(self.states.active)
+        whole = bool((source[active] >= 0).all()) or not width
         home = place(self.work, comm.workers, np.where(np.isin(host, comm.workers), host, -1))
-        states = States(self.first, np.flatnonzero(home == comm.rank), len(self.work), self.device)
+        states = self.states.anew(np.flatnonzero(home == comm.rank))
+        if whole:
+            states.active[active] = True
         if whole and width:
-            for clients, rows in self._carry(self.everyone, source, home, self._find, width):
+            for clients, rows in self._carry(active, source[active], home[active], self._find, width):
                 states.unpack(clients, rows)
         copied = self._copies(states, home)
 
@@ -102,25 +106,27 @@ class Hosting:
         return commit, whole
 
     def _find(self, clients: np.ndarray) -> np.ndarray:
-        """The state of clients, be they hosted or kept as a copy here."""
+        """The state of active clients, be they hosted or kept as a copy here."""
         rows = np.empty((len(clients), self.states.width), np.uint8)
         own = self.states.row[clients] >= 0
         rows[own] = self.states.pack(clients[own])
         if self.copy is not None:
-            rows[~own] = self.copy.take(clients[~own])
+            rows[~own] = self.copy.pack(clients[~own])
         return rows
 
     # ------------------------------------------------------------------ copies
 
-    def _copies(self, states: States, home: np.ndarray) -> Copy | None:
+    def _copies(self, states: States, home: np.ndarray) -> States | None:
         """The copies to be kept here, if clients are hosted like this; None where no rank keeps any."""
         if not (self.copies and self.comm.size > 1 and states.width):
             return None
         keeper = keepers(self.comm.nodes)[home]
+        first = Packed(torch.zeros(states.width, dtype=torch.uint8))  # of no use: only what was active is asked for
         mine = np.flatnonzero(keeper == self.comm.rank)
-        copy = Copy(mine, np.empty((len(mine), states.width), np.uint8))
-        for clients, rows in self._carry(self.everyone, home, keeper, states.pack, states.width):
-            copy.put(clients, rows)
+        copy = States(first, mine, states.clients, torch.device("cpu"), self.budget)
+        active = np.flatnonzero(states.active)
+        for clients, rows in self._carry(active, home[active], keeper[active], states.pack, states.width):
+            copy.unpack(clients, rows)
         return copy
 
     def _carry(
@@ -138,16 +144,3 @@ class Hosting:
             for ids, part in zip(come, parts, strict=True):
                 if len(ids):
                     yield ids, part.view(len(ids), width).numpy()
-
-
-class Copy:
-    """Some clients' rows of bytes."""
-
-    def __init__(self, clients: np.ndarray, rows: np.ndarray) -> None:
-        self.clients, self.rows = clients, rows  # sorted
-
-    def take(self, clients: np.ndarray) -> np.ndarray:
-        return self.rows[np.searchsorted(self.clients, clients)]
-
-    def put(self, clients: np.ndarray, rows: np.ndarray) -> None:
-        self.rows[np.searchsorted(self.clients, clients)] = rows

@@ -123,10 +123,17 @@ def rewound(config: Config, folder: Path, round: int) -> Config:
 
 
 def content(path: Path) -> dict[str, np.ndarray]:
-    """All data sets of an HDF5 file by name."""
+    """All data sets of an HDF5 file by name; of a checkpoint, a row of state for each of all clients."""
     found: dict[str, np.ndarray] = {}
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None)
+        clients = file.attrs.get("clients", 0)
+    active = found.pop("active", None)
+    for name in [name for name in found if name.startswith("first/")]:
+        own = name.replace("first", "clients")
+        every = np.stack([found.pop(name)] * clients)
+        every[active] = found[own]
+        found[own] = every
     return found
 
 

@@ -71,4 +71,8 @@ def test_a_dead_ranks_clients_have_their_last_state(dead: int, comm: Comm, monke
         assert all(map(torch.equal, hosting.states.take(clients), expected))
     bare = Hosting(np.ones(CLIENTS), comm, torch.device("cpu"), copies=False)
     bare.begin(FIRST)()
+    assert bare.rehost()[1]  # no client has been in a round: all are as before training
+    everyone = np.arange(CLIENTS)
+    mine = np.flatnonzero(bare.home == comm.rank)
+    bare.change(everyone, bare.home, everyone[:0], rows_of(mine, 1))()
     assert bare.rehost()[1] is (dead not in comm.workers)

@@ -21,7 +21,7 @@ from ..section import flat, nested
 from .runs import ReportError, Run
 
 NOT_DATA = ("data.root", "data.source.download", "data.source.cache")
-PLAIN = ("name", "seed", "output", "device", "threads", "train.cohort", "newcomers.run", *NOT_DATA)
+PLAIN = ("name", "seed", "output", "device", "threads", "train.cohort", "states.megabytes", "newcomers.run", *NOT_DATA)
 WARM = "algorithm.warm_start.run"
 LONGEST = 40  # characters of a label
 
