@@ -27,6 +27,7 @@ class Store:
     place: Tensor | None = None  # (T): where in x each sample is, where that is not in order
     make: Make | None = None
     clients: np.ndarray | None = None  # whose samples are here (sorted); None for all
+    whole: Store | None = None  # what this is a part of
 
     def of(self, clients: np.ndarray) -> Store:
         """A store that has the samples of these clients."""
@@ -34,7 +35,7 @@ class Store:
             return self
         here = np.unique(clients)
         x, y = (torch.from_numpy(values).to(self.x.device) for values in self.make(here))
-        return replace(self, x=x, y=y, clients=here)
+        return replace(self, x=x, y=y, clients=here, whole=self.whole or self)
 
     def inputs(self, where: Tensor) -> Tensor:
         return self.x.index_select(0, where if self.place is None else self.place[where])
@@ -55,7 +56,7 @@ class Store:
 
     def longest(self, name: str) -> int:
         """The most samples that any client has in a part, be they here or not."""
-        return self._longest[PARTS.index(name)]
+        return (self.whole or self)._longest[PARTS.index(name)]
 
     @cached_property
     def _longest(self) -> list[int]:

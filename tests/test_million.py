@@ -24,6 +24,7 @@ from mpipfl.run import main
 from mpipfl.runfolder import RunFolder
 from mpipfl.store import Store
 
+from .conftest import PROJECT
 from .folders import compared
 from .suite import METHODS, config, differing, rewound, train
 
@@ -176,13 +177,13 @@ def test_newcomers_are_the_clients_behind_the_last_one(alone: Comm, tmp_path: Pa
 
 def test_a_plan_of_a_million_clients(capsys: pytest.CaptureFixture[str]) -> None:
     """`--dry-run` of the shipped configuration."""
-    assert main(["configs/million.yaml", "--dry-run"]) == 0
+    assert main([str(PROJECT / "configs/million.yaml"), "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert "1000000 clients" in said and "fedavg on synthetic" in said
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "many", "true"])
 def test_how_many_are_evaluated_is_a_count(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["configs/million.yaml", f"evaluate.clients={value}", "--dry-run"]) == 2
+    assert main([str(PROJECT / "configs/million.yaml"), f"evaluate.clients={value}", "--dry-run"]) == 2
     error = capsys.readouterr().err
     assert "evaluate.clients: " in error and error.count("\n") == 1
