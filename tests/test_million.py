@@ -78,12 +78,14 @@ def test_samples_made_when_needed_are_those_made_all_at_once(alone: Comm, tmp_pa
 
 
 @pytest.mark.mpi
-def test_the_same_bits_on_all_ranks(comm: Comm, alone: Comm, together_path: Path) -> None:
-    """And killed after a round and resumed elsewhere; the folder stays small."""
-    settings = config(MANY, together_path / "together", algorithm=METHODS["fedavg"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_the_same_bits_on_all_ranks(method: str, comm: Comm, alone: Comm, together_path: Path) -> None:
+    """Also where client states are in files; and killed after a round and resumed elsewhere. The folder stays small."""
+    many = MANY | {"algorithm": METHODS[method], "rounds": 2, "evaluate.every": 1}
+    settings = config(many, together_path / "together")
     together = train(settings, comm)
     if comm.is_server:
-        again = config(MANY, together_path / "alone", algorithm=METHODS["fedavg"])
+        again = config(many, together_path / "alone", states__megabytes=0.002)
         assert differing(together, train(again, alone)) == []
         assert differing(together, train(rewound(settings, together_path / "killed", 1), alone, resume=True)) == []
         assert np.isfinite(together["history/global/accuracy"]).all()
@@ -183,7 +185,8 @@ def test_a_plan_of_a_million_clients(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("value", ["0", "-3", "many", "true"])
-def test_how_many_are_evaluated_is_a_count(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(PROJECT / "configs/million.yaml"), f"evaluate.clients={value}", "--dry-run"]) == 2
+@pytest.mark.parametrize("key", ["evaluate.clients", "states.megabytes"])
+def test_how_many_are_evaluated_and_kept_are_numbers(key: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(PROJECT / "configs/million.yaml"), f"{key}={value}", "--dry-run"]) == 2
     error = capsys.readouterr().err
-    assert "evaluate.clients: " in error and error.count("\n") == 1
+    assert f"{key}: " in error and error.count("\n") == 1

@@ -8,12 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import h5py
 import numpy as np
 import psutil
 import pytest
 import torch
 from torch import Tensor
 
+from mpipfl import checkpoint
 from mpipfl import states as module
 from mpipfl.comm import Comm
 from mpipfl.errors import DataError
@@ -166,3 +168,14 @@ def test_a_disk_without_room_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path:
         mine.put(np.array([1]), mine.take(np.array([1])), torch.ones(1, dtype=torch.bool))
     assert f"clients' states in {tmp_path} (No space left on device). Name another folder (TMPDIR)" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_an_older_versions_checkpoint_is_refused(alone: Comm, tmp_path: Path) -> None:
+    """It had a row for every client, and did not say who had been in a round."""
+    every = np.arange(CLIENTS)
+    mine = states(every)
+    checkpoint.write(tmp_path, 3, Pair(torch.zeros(2), torch.zeros(1)), mine, {}, "digest", alone)
+    with h5py.File(checkpoint.path_of(tmp_path, 3), "r+") as file:
+        del file["active"]
+    with pytest.raises(checkpoint.CheckpointError, match=r"round_00003.h5 is an older version's; start the run anew"):
+        checkpoint.read(tmp_path, 3, Pair(torch.zeros(2), torch.zeros(1)), states(every))
