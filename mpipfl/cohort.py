@@ -245,6 +245,39 @@ class Cohort:
         round = self.round if round is None else round
         return Cohort(clients, self.store, self.model, self.train, self.seed, round, self.width, self.beat)
 
+    def through(self, base: Tensor) -> tuple[Cohort, Tensor]:
+        """The same clients, draws and batches for loops in which a base (b) does not move: their training samples are
+        what it makes of them, the network is the head alone, and its base is empty. Where the head is not the network's
+        last layer, all is as it was."""
+        head = self.model.only_head
+        if head is None:
+            return self, base
+        here = self.at(np.unique(self.clients))
+        seen = here.store.seen(
+            here.clients, here._features(self.unite(base, base.new_zeros(head.dimension)), head.shape)
+        )
+        return Cohort(self.clients, seen, head, self.train, self.seed, self.round, self.width, self.beat), base[:0]
+
+    def _features(self, theta: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """What the base of one model makes of all training samples, client after client."""
+        samples = self.store.part("train", self.clients)[1]
+        ends = np.cumsum(samples)
+        out = torch.empty(int(ends[-1]) if len(ends) else 0, *shape, device=self.device)
+
+        def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
+            parts = self.model.split(company(take(theta, self._at(rows))))
+            for number, step in enumerate(feed):
+                some = rows[: step.active]
+                at = number * step.y.shape[1] + np.arange(step.y.shape[1])
+                there = self._at(at < samples[some, None])
+                place = self._at((ends - samples)[some, None] + at)
+                found = self.model.features([p[: max(2, step.active)] for p in parts], step.x)
+                out[place[there]] = found[: step.active][there]
+
+        with torch.no_grad():
+            self._sweep(run, "train")
+        return out
+
     def of(self, rows: Tensor) -> Cohort:
         """Some of the clients by themselves."""
         return self.at(self.clients[rows.cpu().numpy()])

@@ -37,6 +37,15 @@ class Store:
         x, y = (torch.from_numpy(values).to(self.x.device) for values in self.make(here))
         return replace(self, x=x, y=y, clients=here, whole=self.whole or self)
 
+    def seen(self, clients: np.ndarray, x: Tensor) -> Store:
+        """These clients (sorted) with other samples for training, one for each they have, and none besides."""
+        bounds = np.concatenate([self.bounds[:, :2], self.bounds[:, [1, 1]]], 1)
+        start, samples = self.part("train", clients)
+        ends = np.cumsum(samples)
+        own = np.arange(len(x)) + np.repeat(start - (ends - samples), samples)
+        y = self.y[torch.from_numpy(own).to(self.y.device)]
+        return replace(self, x=x, y=y, bounds=bounds, clients=clients, place=None, make=None, whole=self.whole or self)
+
     def inputs(self, where: Tensor) -> Tensor:
         return self.x.index_select(0, where if self.place is None else self.place[where])
 

@@ -226,6 +226,38 @@ def test_steps_per_client(steps: list[int], network: str) -> None:
     assert cohort.steps == sum(steps)
 
 
+@pytest.mark.parametrize("network", ["mlp", "lenet5", "logistic"])
+def test_a_head_is_trained_on_what_the_base_makes_of_the_samples(network: str) -> None:
+    """As if the base were there and held still: the same batches, for any clients, as often as they are named. Logistic
+    regression has no base; nothing is to be had by leaving it out."""
+    section, shape = {
+        "mlp": (MLP(hidden=(7,)), (2, 6, 6)),
+        "lenet5": (LeNet5(), (1, 28, 28)),
+        "logistic": (Logistic(), (2, 6, 6)),
+    }[network]
+    draw = torch.Generator().manual_seed(5)
+    sizes = np.array([9, 30, 4, 17])
+    ends = np.cumsum(sizes + 3)
+    bounds = np.stack([ends - sizes - 3, ends - 3, ends - 2, ends], 1)
+    store = Store(
+        torch.randn(int(ends[-1]), *shape, generator=draw),
+        torch.randint(0, 5, (int(ends[-1]),), generator=draw),
+        bounds,
+        np.zeros(4, dtype=np.int64),
+    )
+    model = Batched(build(section, shape, 5, 0), shape)
+    base, head = model.divide(model.initial())
+    for clients, width in (([0, 1, 2, 3], 3), ([3, 1, 3], 2), ([2], 4)):
+        cohort = Cohort(np.array(clients), store, model, Train(batch=5, lr=0.1, momentum=0.5), SEED, ROUND, width)
+        whole = cohort.descend(cohort.unite(base, head), only="head", epochs=2, stream="mine")
+        seen, rest = cohort.through(base)
+        assert seen.largest == cohort.largest == 30
+        assert len(rest) == 0 and (seen.model is model) == (network == "logistic")
+        got = seen.descend(torch.cat([rest, head]), epochs=2, stream="mine")
+        assert near(got, cohort.divide(whole)[1]), clients
+        assert not near(got, head.expand_as(got))
+
+
 def test_lr_zero_is_no_step() -> None:
     bench = Bench()
     assert torch.equal(bench.cohort().descend(bench.theta, lr=0.0), bench.theta)

@@ -120,13 +120,14 @@ class PFedVEM(Algorithm):
 
     def train_head(self, server: Server, clients: Client, rho2: Tensor, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """q_j by (10), the base as it came"""
+        seen, base = cohort.through(server.theta)
 
         def local(mu: Tensor, pi: Tensor, *more: Any) -> tuple[Tensor, ...]:
             *moments, n, rho2, batch = more
             sigma, noise = deviations(pi), batch.normal(mu, "head noise", draws=self.draws)
             noise = noise.view(len(mu), self.draws, -1)
             heads = mu.unsqueeze(1) + sigma.unsqueeze(1) * noise
-            _, g = batch.grad_of_heads(server.theta.expand(len(mu), -1), heads)  # (K draws of each row)
+            _, g = batch.grad_of_heads(base.expand(len(mu), -1), heads)  # (K draws of each row)
             by_mu = n * g.mean(1) + (mu - server.w) / rho2  # (11)
             by_sigma = n * (g * noise).mean(1) + sigma / rho2 - 1 / sigma
             slopes = (by_mu, by_sigma * sigmoid(pi))
@@ -138,7 +139,7 @@ class PFedVEM(Algorithm):
 
         scale = cohort.n_train if cohort.train.loss == "mean" else torch.ones_like(cohort.n_train)  # else it is a sum
         moments = [torch.zeros_like(server.w)] * (4 if self.head_optimizer == "adam" else 0)
-        mu, pi, *_ = cohort.iterate(
+        mu, pi, *_ = seen.iterate(
             local, (clients.mu, clients.pi, *moments, col(scale).float(), col(rho2).float()),
             epochs=self.head_epochs, batch=self.head_batch or cohort.largest, stream="head batches",
         )  # fmt: skip

@@ -105,6 +105,25 @@ class Batched:
         return parts
 
     @cached_property
+    def only_head(self) -> Batched | None:
+        """The head as a network of its own, whose samples are what the base makes of them; None where something comes
+        after it."""
+        last = self.steps[-1] if self.translated else None
+        if not isinstance(last, Linear) or last.weight not in self.head or len(self.head) == len(self.layout):
+            return None
+        outputs, inputs = self.layout[last.weight].shape
+        head = nn.Sequential(nn.Linear(inputs, outputs, bias=last.bias is not None))
+        head.loss = self.loss  # type: ignore[assignment]
+        return Batched(head, (inputs,), self.precision)
+
+    def features(self, parts: list[Tensor], x: Tensor) -> Tensor:
+        """What the base makes of one arranged step (K, B, inputs of the head), in the precision of training."""
+        with torch.autocast(x.device.type, self.precision, enabled=self.precision != torch.float32):
+            for step in self.steps[:-1]:
+                x = step(parts, x)
+        return x.float()
+
+    @cached_property
     def side_by_side(self) -> bool:
         """Whether several heads can be one wide layer: not where more than single numbers' functions follow them, or
         where they stand twice in the network. Found by trying."""
