@@ -66,6 +66,7 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     down = sum(t.numel() * t.element_size() for t in server)
     up = sum(t.numel() for t in server) * (8 if config.reduce == "exact" else 4)
     vectors = sum(t.numel() for t in client) / d
+    active = world.ever_active(config) * len(n)
     closing = f" and {config.algorithm.closing_rounds} closing ones" if config.algorithm.closing_rounds else ""
     come = "" if config.newcomers is None else f", newcomers of {config.newcomers.run}"
     lines = [
@@ -77,7 +78,7 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
         f"{made.partition.n_test.min()}-{made.partition.n_test.max()}",
         f"model      {config.model.kind}, {d:,} parameters, {4 * d / 1e6:.2f} MB",
         f"a round    {down / 1e6:.2f} MB broadcast and {up / 1e6:.2f} MB reduced per rank",
-        f"checkpoint {(down + vectors * 4 * d * len(n)) / 1e6:.1f} MB",
+        f"checkpoint {(down + vectors * 4 * d * active) / 1e6:.1f} MB",
         "rank  device      clients  training samples  memory (MB, estimate)",
     ]
     for rank in range(comm.size):

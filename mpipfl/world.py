@@ -27,7 +27,7 @@ from .warm import model_of_run
 WIDTHS = (2, 4, 8, 16, 32)
 TRIALS = 3  # of each width
 TRIAL = 1.0  # seconds of trials after which no wider cohort is tried; what comes before them (imports) is not counted
-KNOWN = 100  # bytes that every rank has of each client, be it ever drawn or not: its sizes, group, work and host
+KNOWN = 110  # bytes that every rank has of each client, be it ever drawn or not: its sizes, group, work and host
 
 
 class Plan(NamedTuple):
@@ -146,11 +146,23 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
     return best
 
 
+def chance(config: Config) -> float:
+    """How likely a client is to train in a round."""
+    who = config.participation
+    drawn = who.fraction if who.probability is None else who.probability
+    return 1.0 if who.train == "all" else drawn
+
+
+def ever_active(config: Config) -> float:
+    """The expected share of the clients that will have been in a round at the end, and have a state of their own."""
+    method = config.algorithm
+    everybody = config.newcomers is not None or method.closing_rounds or method.prepares_after is not None
+    return 1.0 if everybody else 1 - (1 - chance(config)) ** config.rounds
+
+
 def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) -> float:
     """An estimate in MB of what a worker will take: data of the node, state, and a cohort at work."""
-    partition, who = plan.partition, config.participation
-    chance = who.fraction if who.probability is None else who.probability
-    at_work = int(np.ceil(clients_here * (1.0 if who.train == "all" else chance)))
+    partition, at_work = plan.partition, int(np.ceil(clients_here * chance(config)))
     sample = 4 * np.prod(plan.samples.shape)
     if partition.made:
         present = max(at_work, min(TOGETHER, clients_here))
@@ -160,6 +172,7 @@ def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) ->
         data = len(stored) * sample + 8 * len(place)
     d = plan.model.dimension * 4
     rows = 16 if config.train.cohort == "auto" else int(config.train.cohort)
-    vectors = at_work + clients_here * state_vectors + rows * (4 if config.train.momentum else 3)
+    states = ever_active(config) * clients_here * state_vectors
+    vectors = at_work + states + rows * (4 if config.train.momentum else 3)
     inputs = rows * max(config.train.batch, SWEEP) * sample * 8
     return float(data + d * vectors + d * 8 + inputs) / 1e6
