@@ -184,7 +184,7 @@ def test_the_tables_agree(finished: tuple[Path, str]) -> None:
              for what in ("accuracy", "loss")]  # fmt: skip
     names += [f"{kind}/{what}" for kind in ("personal", "global") for what in ("precision", "recall", "f1")]
     last = {f"confusion/{kind}" for kind in ("personal", "global")}
-    assert set(history) - last == {"round", "n_train", "n_test", *names}
+    assert set(history) - last == {"round", "clients", "n_train", "n_test", *names}
     assert all(history[name].shape == (3, CLIENTS) for name in names)
     for row, accuracy in zip(rows, history["global/accuracy"], strict=True):
         assert float(row["global_accuracy_mean"]) == pytest.approx(accuracy.mean(), abs=1e-12)

@@ -4,6 +4,7 @@ hand."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,7 @@ def test_perfedavgs_factor(variant: str, quadratic: Bench) -> None:
 def test_perfedavg_takes_three_different_batches(quadratic: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise that is the same for D, D' and D'' would make the meta-gradient biased."""
     bench, seen = quadratic([1.0], [[0.0]], samples=[64], steps=4), []
-    bench.store = bench.store._replace(x=torch.arange(64.0)[:, None])  # a sample shows which one it is
+    bench.store = replace(bench.store, x=torch.arange(64.0)[:, None])  # a sample shows which one it is
     iterate = Cohort.iterate
 
     def spied(self: Cohort, step: Callable[..., Any], *args: Any, **how: Any) -> Any:
