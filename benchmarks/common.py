@@ -37,20 +37,18 @@ T = TypeVar("T")
 
 
 def experiment(
-    work: Workload, sizes: Sized | None = None, tested: float = 0, **settings: Any
+    work: Workload, sizes: Sized | None = None, tested: float = 0, width: int | str = "auto", **settings: Any
 ) -> tuple[Config, world.Plan]:
     """A workload as mpipfl's configuration and plan, on random samples: as many in all whatever the sizes of its
-    clients, and a share of them for testing besides."""
+    clients, and a share of them for testing besides; so many clients trained as one batch."""
     values: dict[str, Any] = {
         "name": work.name, "rounds": 1000, "algorithm": {"kind": "fedavg"}, "model": {"kind": work.model},
         "data": {"clients": work.clients}, "participation": {"fraction": work.drawn / work.clients},
-        "train": {"batch": work.batch, "epochs": 1, "lr": work.lr, "momentum": work.momentum},
+        "train": {"batch": work.batch, "epochs": 1, "lr": work.lr, "momentum": work.momentum, "cohort": width},
     }  # fmt: skip
     config = check(values | settings, work.name)
-    total = work.clients * work.samples
-    wished = (sizes or Sized()).targets(total, work.clients, 1, np.random.default_rng(0))
-    trained = np.rint(wished).astype(np.int64)
-    ends = np.cumsum(trained + np.ceil(tested * trained).astype(np.int64))
+    trained, held = sizes_of(work.clients, work.samples, sizes or Sized(), tested)
+    ends = np.cumsum(trained + held)
     begins = np.concatenate([[0], ends[:-1]])
     bounds = np.stack([begins, begins + trained, begins + trained, ends], 1)
     x, y = work.data(int(ends[-1]))
@@ -60,6 +58,13 @@ def experiment(
     model = Batched(work.network(), work.shape)
     theta, costs = model.initial(), world.work_of(config, partition.n_train)
     return config, world.Plan(samples, partition, model, theta, costs, config.algorithm)
+
+
+def sizes_of(clients: int, samples: int, sizes: Sized, tested: float) -> tuple[np.ndarray, np.ndarray]:
+    """How many samples each client trains on, so many on average, and is tested on."""
+    wished = sizes.targets(clients * samples, clients, 1, np.random.default_rng(0))
+    trained = np.rint(wished).astype(np.int64)
+    return trained, np.ceil(tested * trained).astype(np.int64)
 
 
 def peak() -> float:

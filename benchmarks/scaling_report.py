@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import sys
 from html import escape
@@ -13,7 +11,8 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from .common import Row, markdown
+from .common import Row
+from .picture import save, texts
 
 PARTS = ("training", "waiting for the slowest", "broadcast", "reduce", "other")
 
@@ -31,12 +30,7 @@ def draw(paths: list[Path], into: Path) -> int:
     if into.suffix not in (".html", ".png"):
         print(f"benchmarks.scaling: -o {into}: the report is an .html or a .png file", file=sys.stderr)
         return 2
-    figure = picture(results)
-    if into.suffix == ".png":
-        figure.savefig(into, dpi=150)
-    else:
-        into.write_text(page(results, figure), encoding="utf-8")
-    print(f"written to {into}")
+    save(draft(results), into, "Scaling", "time and efficiency against workers", body(results))
     return 0
 
 
@@ -49,7 +43,7 @@ def name(result: dict[str, Any]) -> str:
     return f"{result['workload']}, {result['scaling']}{sizes} ({result['date'][:10]})"
 
 
-def picture(results: list[dict[str, Any]]) -> Figure:
+def draft(results: list[dict[str, Any]]) -> Figure:
     """Two curves over all results, and a bar chart for each of them."""
     matplotlib.rcParams["svg.hashsalt"] = "mpipfl"
     figure = Figure(figsize=(11, 3.6 * (1 + -(-len(results) // 2))), layout="constrained")
@@ -101,20 +95,10 @@ def parts(row: Row) -> dict[str, float]:
     return dict(zip(PARTS, values, strict=True))
 
 
-def page(results: list[dict[str, Any]], figure: Figure) -> str:
-    """One file that stands alone."""
-    image = io.BytesIO()
-    figure.savefig(image, format="png", dpi=130)
-    data = base64.b64encode(image.getvalue()).decode()
+def body(results: list[dict[str, Any]]) -> str:
+    """Each result's machine and tables."""
     parts = []
     for result in results:
         machine = f"{result['machine']['processor']}, {result['machine']['cores']} cores"
-        parts.append(f"<h2>{escape(name(result))}: {escape(machine)}</h2>")
-        for title, rows in result["tables"].items():
-            parts.append(f"<h3>{escape(title)}</h3><pre>{escape(markdown(rows))}</pre>")
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Scaling</title>'
-        "<style>body{font:15px sans-serif;margin:2em;max-width:1100px}img{max-width:100%}</style></head>"
-        f'<body><h1>Scaling</h1><img alt="time and efficiency against workers" src="data:image/png;base64,{data}">'
-        f"{''.join(parts)}</body></html>\n"
-    )
+        parts.append(f"<h2>{escape(name(result))}: {escape(machine)}</h2>{texts(result['tables'])}")
+    return "".join(parts)

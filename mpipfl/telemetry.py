@@ -7,7 +7,7 @@ of the collective that waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -19,13 +19,14 @@ PHASES = ("broadcast", "train", "reduce", "server", "evaluate", "checkpoint", "o
 
 
 class Telemetry:
-    """Seconds per phase, samples trained, and peak memory of one rank."""
+    """Seconds per phase, by this clock, samples trained, and peak memory of one rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.samples, self.steps = 0, 0
         self._open: list[str] = ["other"]
-        self._since = time.perf_counter()
+        self._since = clock()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -38,7 +39,7 @@ class Telemetry:
             self._open.pop()
 
     def _turn(self) -> None:
-        now = time.perf_counter()
+        now = self.clock()
         self.seconds[self._open[-1]] += now - self._since
         self._since = now
 

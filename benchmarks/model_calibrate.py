@@ -1,0 +1,354 @@
+"""What `benchmarks.model` needs to know of a machine, measured in about a minute on two ranks.
+
+Rank 0 measures what a rank does by itself, in CPU seconds, while the other one sleeps; both then measure messages, by
+the clock and in CPU seconds. Each figure is the least of several repeats, taken in turns, as others may be at work on
+the machine; the units of a term are the non-negative ones with the least relative error over its measurements.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import torch
+from scipy.optimize import nnls
+from torch import Tensor
+
+from mpipfl import process, schedule
+from mpipfl.comm import MPI, Comm
+from mpipfl.data.sizes import Sized
+from mpipfl.errors import ConfigError
+from mpipfl.experiment import Experiment
+from mpipfl.federation import Federation
+from mpipfl.history import History
+from mpipfl.placement import place
+from mpipfl.progress import Reporter
+from mpipfl.runfolder import RunFolder
+from mpipfl.telemetry import Telemetry
+
+from . import common
+from .common import apart
+from .model_messages import Units
+from .model_round import HISTORY
+from .model_workers import Network, swept
+from .workloads import ROUNDS, Workload
+
+MODELS = dict(zip(("logistic", "lenet", "mlp"), ROUNDS, strict=True))
+TESTED = 0.2  # test samples of a client, as a share of those it trains on
+SIZES = (8, 1 << 16, 1 << 20, 1 << 23)  # bytes of messages
+LARGE = 1 << 20
+OFTEN = 10  # bare messages between two looks at the clock
+WIDTHS = (2, 4, 8, 32)  # rows of a cohort
+OTHERS = np.zeros(1 << 22)  # what other work has in the caches
+STEPS = (2, 8)  # of a client
+FIGURES = [
+    f"{kind}/{name}" for kind in ("personal", "global")
+    for name in ("accuracy", "loss", "validation_accuracy", "validation_loss", "precision", "recall", "f1")
+]  # fmt: skip
+Counts = dict[str, float]
+Measured = tuple[Counts, Callable[[], object]]
+
+
+class Calibration(NamedTuple):
+    """What is known of a machine."""
+
+    units: Units
+    networks: dict[str, Network]
+
+
+def main() -> int:
+    options = common.options(__doc__).parse_args()
+    comm = Comm()
+    process.tune(1)
+    try:
+        found = calibrated(comm, 1 if options.quick else 5)
+        if found is not None:
+            networks = {name: network._asdict() for name, network in found.networks.items()}
+            more = {"units": found.units, "networks": networks, "mpi": comm.library()}
+            common.publish("calibration", tables(found), options.output, more)
+        return 0
+    except Exception:
+        traceback.print_exc()
+        comm.abort(1)
+
+
+def tables(found: Calibration) -> dict[str, list[common.Row]]:
+    """What was found, to be read by people."""
+    return {
+        "models, µs of each": [
+            {"model": name, "numbers": f"{one.dimension:,}", "batch": one.batch, "rows of a cohort": one.width,
+             **{f"training: {cause}": 1e6 * seconds for cause, seconds in one.training.items()},
+             **{f"evaluation: {cause}": 1e6 * seconds for cause, seconds in one.sweep.items()}}
+            for name, one in found.networks.items()
+        ],
+        "units, ns of each": [
+            {f"{term}: {cause}": 1e9 * seconds for term, some in found.units.items() if term != "memory"
+             for cause, seconds in some.items()}
+        ],
+    }  # fmt: skip
+
+
+def read(path: Path) -> Calibration:
+    """A calibration's file."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        return Calibration(result["units"], {name: Network(**one) for name, one in result["networks"].items()})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} is not a calibration; python -m benchmarks.model --calibrate makes one") from error
+
+
+def calibrated(comm: Comm, repeats: int) -> Calibration | None:
+    """The machine's units, on rank 0; with two ranks."""
+    found = apart(comm, (lambda: alone(repeats)) if comm.is_server else None)
+    wires = messages(comm, 2 * repeats)
+    return None if found is None else found._replace(units=found.units | wires)
+
+
+def fit(counts: Sequence[Counts], seconds: Sequence[float]) -> Counts:
+    """The units >= 0 with the least relative squared error of Σ counts * units against the seconds."""
+    names = list(dict.fromkeys(name for some in counts for name in some))
+    took = np.maximum(seconds, 1e-9)
+    matrix = np.array([[some.get(name, 0.0) for name in names] for some in counts]) / took[:, None]
+    scale = np.maximum(np.abs(matrix).max(0), 1e-300)  # a count may be zero everywhere
+    units, _ = nnls(matrix / scale, np.ones(len(took)))
+    return dict(zip(names, (units / scale).tolist(), strict=True))
+
+
+def least(works: Sequence[Callable[[], object]], repeats: int, warm: bool = False) -> list[float]:
+    """The least seconds of each, taken in turns after a warm-up, with caches as other work leaves them, or warm."""
+    turns = np.empty((repeats + 1, len(works)))
+    for turn in turns:
+        for i, work in enumerate(works):
+            if not warm:
+                OTHERS.fill(0)
+            turn[i] = common.seconds(work, time.process_time)
+    best: list[float] = turns[1:].min(0).tolist()
+    return best
+
+
+def fitted(repeats: int, *measured: Measured, warm: bool = False) -> Counts:
+    return fit([counts for counts, _ in measured], least([work for _, work in measured], repeats, warm))
+
+
+# ---------------------------------------------------------------------- what a rank does by itself
+
+
+def alone(repeats: int) -> Calibration:
+    program = float(psutil.Process().memory_info().rss)
+    comm = Comm(MPI.COMM_SELF)
+    with tempfile.TemporaryDirectory() as folder:
+        networks = {name: network(name, work, comm, Path(folder), repeats) for name, work in MODELS.items()}
+        units = {
+            "choosing clients": fitted(4 * repeats, *(choosing(comm, *one) for one in ((100, 100), (20_000, 100),
+                                       (20_000, 5_000), (2_000, 2_000), (200_000, 1_000)))),
+            "history": fitted(repeats, keeping(comm, 100), keeping(comm, 20_000)),
+        }  # fmt: skip
+        units |= sums(comm, 3 * repeats)
+        units["evaluation"] = scoring(comm, Path(folder), repeats, networks["logistic"], units["history"])
+        units["checkpoint"] = saving(comm, Path(folder), repeats)
+        units["bookkeeping"] = bookkeeping(comm, Path(folder), 2 * repeats, units["choosing clients"])
+    return Calibration(units | {"memory": {"program": program}}, networks)
+
+
+def network(name: str, work: Workload, comm: Comm, folder: Path, repeats: int) -> Network:
+    """A model's steps in training and in evaluation: of two rows, and of as many as are fastest here."""
+    few = work._replace(samples=min(work.samples, 8 * work.batch))
+    experiment = trial(few, max(WIDTHS), comm, folder)
+    theta = experiment.server.theta
+    cohorts = {width: experiment.cohort(np.arange(width), round=1) for width in WIDTHS}
+    tried = [partial(cohort.descend, theta, steps=STEPS[0]) for cohort in cohorts.values()]
+    width = WIDTHS[int(np.argmin(np.divide(least(tried, repeats, warm=True), WIDTHS)))]
+    training, evaluation = list[Measured](), list[Measured]()
+    for rows in [rows for rows in WIDTHS if rows <= width]:
+        for steps in STEPS:
+            counts = {"clients": rows, "cohorts": 1.0, "steps": steps, "rows": steps * rows}
+            training.append((counts, partial(cohorts[rows].descend, theta, steps=steps)))
+        for part, samples in (("test", experiment.plan.partition.n_test), ("train", experiment.plan.partition.n_train)):
+            load = swept(samples[:rows], np.zeros(rows, dtype=np.int64), 1, rows)
+            counts = {name: float(count[0]) for name, count in load._asdict().items()}
+            evaluation.append((counts, partial(cohorts[rows].evaluate, theta, part)))
+    train, sweep = (fitted(repeats, *measured, warm=True) for measured in (training, evaluation))
+    return Network(name, experiment.plan.model.dimension, work.batch, width, train, sweep)
+
+
+def trial(work: Workload, clients: int, comm: Comm, folder: Path, sizes: Sized | None = None) -> Experiment:
+    """So many clients of a workload, on this rank."""
+    some = work._replace(clients=clients, drawn=clients)
+    config, plan = common.experiment(some, sizes, TESTED, max(WIDTHS))
+    return Experiment(config, plan, comm, RunFolder(folder), Reporter(False, 1, work.name))
+
+
+def choosing(comm: Comm, clients: int, drawn: int) -> Measured:
+    """What every rank does before a round's training: who is in it, and where they train."""
+    fl, work = Federation(comm, Telemetry(), clients), np.ones(clients)
+
+    def choose() -> None:
+        who = schedule.participants(0, 1, clients, drawn / clients)
+        hosts = place(work[who], [0, 1, 2, 3]) if drawn < clients else np.zeros(clients, dtype=np.int64)
+        fl.begin(1, who, hosts, np.isin(who, who))
+
+    return {"once": 1, "client": clients, "drawn": drawn, "placed": drawn if drawn < clients else 0}, choose
+
+
+def keeping(comm: Comm, clients: int) -> Measured:
+    """What every rank does with the figures of all clients."""
+    fl, everyone = Federation(comm, Telemetry(), clients), np.arange(clients)
+    fl.begin(0, everyone, np.zeros(clients, dtype=np.int64))
+    figures, ones = torch.rand(clients, len(FIGURES), dtype=torch.float64), np.ones(clients)
+
+    def keep() -> None:
+        table, history = fl.table(figures), History(ones, ones)
+        history.append(0, {name: table[:, i].copy() for i, name in enumerate(FIGURES)})
+        history.row(-1)
+
+    return {"once": 1, "client": clients}, keep
+
+
+def bookkeeping(comm: Comm, folder: Path, repeats: int, choosing: Counts) -> Counts:
+    """What a rank does in a round, its evaluation and its checkpoint besides all else."""
+    clients = 64
+    experiment = trial(MODELS["logistic"], clients, comm, folder)
+    telemetry = experiment.telemetry = experiment.fl.telemetry = Telemetry(time.process_time)
+    spent = []
+    for _ in range(repeats + 1):
+        before = telemetry.seconds["other"]
+        for name in ("train", "evaluate", "save"):
+            experiment.step(name, getattr(experiment, name))
+        spent.append(telemetry.seconds["other"] - before)
+    known = choosing["once"] + clients * (choosing["client"] + choosing["drawn"])
+    return {"once": max(0.0, min(spent[1:]) - known)}
+
+
+class Server(NamedTuple):
+    theta: Tensor
+
+
+def mean(server: Server, total: Any) -> Server:
+    return Server(total.theta / total.n)
+
+
+def sums(comm: Comm, repeats: int) -> Units:
+    """A worker's share of an exact sum, and the server's step, by their phases."""
+    telemetry = Telemetry(time.process_time)
+    found: dict[str, list[float]] = {"reduce": [], "server": []}
+    shapes = [(1, 1_000), (100, 1_000), (10, 60_000), (1, 500_000), (8, 500_000)]  # clients, numbers
+    for clients, numbers in shapes:
+        fl = Federation(comm, telemetry, clients)
+        fl.begin(1, np.arange(clients), np.zeros(clients, dtype=np.int64))
+        theta, weight = torch.rand(clients, numbers), torch.ones(clients, dtype=torch.float64)
+        server, spent = Server(torch.zeros(numbers)), []
+        for _ in range(repeats + 1):
+            OTHERS.fill(0)
+            before = dict(telemetry.seconds)
+            fl.aggregate(mean, server, theta=(weight, theta), n=weight)
+            spent.append([telemetry.seconds[phase] - before[phase] for phase in found])
+        for phase, seconds in zip(found, np.min(spent[1:], 0).tolist(), strict=True):
+            found[phase].append(seconds)
+    own = [{"once": 1.0, "number": float(clients * d), "vector": float(d)} for clients, d in shapes]
+    made = [{"once": 1.0, "number": float(d)} for _, d in shapes]
+    return {"own sums": fit(own, found["reduce"]), "server": fit(made, found["server"])}
+
+
+def scoring(comm: Comm, folder: Path, repeats: int, model: Network, history: Counts) -> Counts:
+    """What an evaluation takes for each client beside forward passes and the table of all."""
+    counts, works, known = list[Counts](), list[Callable[[], object]](), list[float]()
+    for clients in (64, 1024):
+        experiment = trial(MODELS["logistic"], clients, comm, folder)
+        experiment.width = model.width
+        tested = experiment.plan.partition.n_test
+        load = swept(tested, np.zeros(clients, dtype=np.int64), 1, model.width)
+        known.append(float(load.seconds(model.sweep)[0]) + history["once"] + history["client"] * clients)
+        counts.append({"once": 1, "client": clients})
+        works.append(evaluation(experiment))
+    return fit(counts, np.subtract(least(works, repeats, warm=True), known).tolist())
+
+
+def evaluation(experiment: Experiment) -> Callable[[], object]:
+    def evaluate() -> None:
+        experiment.step("evaluate", experiment.evaluate)
+        experiment.note()
+
+    return evaluate
+
+
+def saving(comm: Comm, folder: Path, repeats: int) -> Counts:
+    """A checkpoint with its histories; how long the disk takes is not in it."""
+    measured = []
+    for clients, numbers, evaluations in ((64, 10_000, 1), (64, 2_000_000, 1), (1024, 10_000, 2), (1024, 10_000, 100)):
+        experiment = trial(MODELS["logistic"], clients, comm, folder)
+        for round in range(evaluations):
+            experiment.history.append(round, dict.fromkeys(FIGURES, np.random.default_rng(round).random(clients)))
+        experiment.server = experiment.server._replace(theta=torch.rand(numbers))
+        counts = {"once": 1.0, "byte": 4.0 * numbers, "past": float(HISTORY * clients * evaluations)}
+        measured.append((counts, partial(experiment.step, "checkpoint", experiment.save)))
+    return fitted(repeats, *measured)
+
+
+# ---------------------------------------------------------------------- messages
+
+
+def messages(comm: Comm, repeats: int) -> Units:
+    """A broadcast, a sum and a vote between two ranks, by the clock and in CPU seconds of both: what a call takes on
+    each rank, its message, and the bytes of that."""
+    fl = Federation(comm, Telemetry(), 1)
+    few, many = np.zeros(1), [np.zeros(size // 8) for size in SIZES]
+    kinds: dict[str, tuple[Callable[[], object], list[Callable[[], object]]]] = {
+        "broadcast": (
+            partial(comm.mpi.Bcast, few),
+            [partial(fl.publish, Server(torch.from_numpy(buffer))) for buffer in many],
+        ),
+        "reduce": (
+            partial(comm.mpi.Reduce, MPI.IN_PLACE if comm.is_server else few, few if comm.is_server else None),
+            [partial(comm.reduce, buffer) for buffer in many],
+        ),
+        "vote": (partial(comm.mpi.Allreduce, MPI.IN_PLACE, few), [comm.agree]),
+    }
+    units: Units = {}
+    for kind, (bare, calls) in kinds.items():
+        took = [np.divide(exchanged(comm, partial(often, bare), 5 * repeats), OFTEN)]
+        took += [
+            exchanged(comm, call, (5 if size < LARGE else 1) * repeats)
+            for call, size in zip(calls, SIZES, strict=False)
+        ]
+        for name, callers, seconds in ((kind, 1.0, 0), (f"{kind}, work", 2.0, 1)):
+            counts = [{"message": 1.0}] + [
+                {"message": 1.0, "call": callers, "byte": float(size if len(calls) > 1 else 0)}
+                for size, _ in zip(SIZES, calls, strict=False)
+            ]
+            units[name] = fit(counts, [each[seconds] for each in took])
+    return units
+
+
+def often(call: Callable[[], object]) -> None:
+    for _ in range(OFTEN):
+        call()
+
+
+def exchanged(comm: Comm, call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """The least seconds of a message until all have it, and the least CPU time of all ranks together: where others are
+    at work on the machine, the latter is the better bound of the former."""
+    turns = []
+    for _ in range(repeats + 1):
+        OTHERS.fill(0)
+        comm.barrier()
+        began, worked = time.perf_counter(), time.process_time()
+        call()
+        spent, took = np.array([time.process_time() - worked]), np.array([time.perf_counter() - began])
+        comm.allreduce(spent)
+        comm.allreduce(took, "max")
+        turns.append((float(took[0]), float(spent[0])))
+    clock, work = np.min(turns[1:], 0).tolist()
+    return min(clock, work), work
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What a round costs: seconds by term, from what is trained and on what.
+
+A term is counts of what has to be done times what one of them takes. The counts follow from the rules of mpipfl itself
+(`model_workers`, `model_messages`); what one takes was measured (`model_calibrate`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .model_messages import Cost, Machine, collective, everywhere, to_server, vote
+from .model_workers import DRAWS, Task, loads
+
+TERMS = (
+    "training", "imbalance", "own sums", "evaluation",  # workers
+    "choosing clients", "bookkeeping", "history",  # every rank
+    "votes", "reduce", "broadcast",  # messages
+    "server", "checkpoint",  # rank 0
+)  # fmt: skip
+COLUMNS = 14  # numbers of a client in each evaluation
+HISTORY = 8 * COLUMNS  # bytes
+
+
+def costs(task: Task, machine: Machine, ranks: int, draws: range = DRAWS) -> dict[str, Cost]:
+    """A round's terms, with its share of evaluations and checkpoints."""
+    found = (
+        of_workers(task, machine, max(1, ranks - 1), draws)
+        | of_every_rank(task, machine, ranks)
+        | of_messages(task, machine, ranks)
+        | of_server(task, machine, ranks)
+    )
+    return {term: found[term] for term in TERMS}
+
+
+def of_workers(task: Task, machine: Machine, workers: int, draws: range) -> dict[str, Cost]:
+    """What they do side by side: the mean of them, and how much longer the slowest takes."""
+    training, evaluation = loads(task, workers, draws)
+    d, network = task.network.dimension, task.network
+    train = np.array([load.seconds(network.training) for load in training])  # (draws, workers)
+    own = np.array(
+        [machine.of("own sums", once=1, number=d * load.clients, vector=d * task.models) for load in training]
+    )
+    look = evaluation.seconds(network.sweep) + machine.of("evaluation", once=1, client=evaluation.clients)
+    both = train + own
+    return {
+        "training": Cost(float(train.mean()), float(train.sum(1).mean())),
+        "imbalance": Cost(float((both.max(1) - both.mean(1)).mean()), 0.0),
+        "own sums": Cost(float(own.mean()), float(own.sum(1).mean())),
+        "evaluation": shared(Cost(float(look.max()), float(look.sum())), task.evaluate_every),
+    }
+
+
+def of_every_rank(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
+    """What each rank does for itself, however many there are; for the history every rank hears all clients' figures."""
+    placed = 0 if task.state or task.drawn == task.clients else task.drawn
+    choosing = machine.of("choosing clients", once=1, client=task.clients, drawn=task.drawn, placed=placed)
+    keeping, other = machine.of("history", once=1, client=task.clients), machine.of("bookkeeping", once=1)
+    counts, table = vote(machine, ranks), everywhere(machine, ranks, 8 * (COLUMNS + 1) * task.clients)
+    history = Cost(counts.path + table.path + keeping, counts.total + table.total + ranks * keeping)
+    return {
+        "choosing clients": Cost(choosing, ranks * choosing),
+        "bookkeeping": Cost(other, ranks * other),
+        "history": shared(history, task.evaluate_every),
+    }
+
+
+def of_messages(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
+    """The sums' magnitudes, the sums (float64), the new models (float32), and the votes on steps."""
+    numbers, agreed = task.network.dimension * task.models, vote(machine, ranks)
+    sums = collective(machine, ranks, "reduce", 8 * (numbers + 1))
+    steps = 1 + sum(1 / every for every in (task.evaluate_every, task.checkpoint_every) if every)
+    return {
+        "votes": Cost((1 + steps) * agreed.path, (1 + steps) * agreed.total),
+        "reduce": sums,
+        "broadcast": collective(machine, ranks, "broadcast", 4 * numbers),
+    }
+
+
+def of_server(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
+    """The server's step, and a checkpoint half way: the models, all clients' state, all evaluations until then."""
+    numbers, state = task.network.dimension * task.models, task.network.dimension * task.state * task.clients
+    step = machine.of("server", once=1, number=numbers)
+    counts = {"once": 1.0, "byte": 4.0 * (numbers + state), "past": HISTORY * evaluated(task) / 2}
+    written, come = machine.of("checkpoint", **counts), to_server(machine, ranks, 4.0 * state)
+    saved = Cost(written + come.path, written + come.total) if state else Cost(written, written)
+    return {"server": Cost(step, step), "checkpoint": shared(saved, task.checkpoint_every)}
+
+
+def shared(cost: Cost, every: int) -> Cost:
+    """What is done every so many rounds, or never (0), as a round's share."""
+    return Cost(cost.path / every, cost.total / every) if every else Cost(0.0, 0.0)
+
+
+def evaluated(task: Task) -> float:
+    """Clients' rows in the histories at the end, of round 0 too."""
+    return task.clients * (1 + task.rounds / task.evaluate_every) if task.evaluate_every else task.clients
+
+
+def seconds(found: dict[str, Cost]) -> float:
+    """Of a round."""
+    return sum(cost.path for cost in found.values())
+
+
+def server_memory(task: Task, machine: Machine) -> float:
+    """Bytes of rank 0's own memory at the end of a run: the program; what every rank knows of each client and sample
+    (bounds, hosts, work and an evaluation's table; places in the source and in the store); the histories, once more
+    while they are written; and the models, as they were at the start, as they are, as a sum and its mean in float64,
+    and as they will be."""
+    samples = task.clients * task.samples * (1 + task.tested)
+    known = (160 + 3 * HISTORY) * task.clients + 32 * samples
+    models = task.network.dimension * (4 + task.models * (4 + 8 + 8 + 4))
+    return machine.units["memory"]["program"] + known + 2 * HISTORY * evaluated(task) + models
