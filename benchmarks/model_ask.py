@@ -29,11 +29,14 @@ class Point(NamedTuple):
     terms: dict[str, Cost]
     seconds: float
     efficiency: float  # one worker's seconds / (workers * seconds)
+    losses: dict[str, float]  # seconds that a term takes beyond its fair share of what it takes with one worker
 
     @property
     def limit(self) -> str:
-        """The greatest term but training itself."""
-        return max((term for term in self.terms if term != "training"), key=lambda term: self.terms[term].path)
+        """Where most is lost. Training loses when cohorts get small: their steps cost as much for fewer clients, and a
+        client alone is trained with a twin."""
+        worst = max(self.losses, key=self.losses.__getitem__)
+        return "small cohorts" if worst == "training" else worst
 
 
 class Scenario(NamedTuple):
@@ -73,7 +76,7 @@ def ask(path: Path, options: argparse.Namespace) -> None:
             options.models, options.state, options.evaluate_every, options.checkpoint_every, options.rounds,
         )  # fmt: skip
         scenarios.append(scenario(task, machine, options.ranks or RANKS))
-    tables = {"a round by the number of ranks": [by_ranks(one) for one in scenarios],
+    tables = {"seconds of a round, efficiency": [by_ranks(one) for one in scenarios],
               "in short": [summary(one) for one in scenarios]}  # fmt: skip
     for title, rows in tables.items():
         common.show(title, rows)
@@ -117,18 +120,23 @@ def network_of(model: str | int, node: Node, calibration: Calibration) -> Networ
 
 
 def scenario(task: Task, machine: Machine, ranks: tuple[int, ...] | list[int]) -> Scenario:
-    alone = seconds(costs(task, machine, 2))
+    alone = costs(task, machine, 2)
     points = []
     for count in ranks:
-        terms = costs(task, machine, count)
+        terms, workers = costs(task, machine, count), max(1, count - 1)
         took = seconds(terms)
-        points.append(Point(count, terms, took, alone / (max(1, count - 1) * took)))
+        losses = {term: cost.path - alone[term].path / workers for term, cost in terms.items()}
+        points.append(Point(count, terms, took, seconds(alone) / (workers * took), losses))
     return Scenario(task, points, server_memory(task, machine))
 
 
 def by_ranks(one: Scenario) -> Row:
-    cells = {f"{p.ranks:,} ranks": f"{common.text(p.seconds)} s, {100 * p.efficiency:.0f} %" for p in one.points}
-    return {"clients (of them drawn)": f"{one.task.clients:,} ({one.task.drawn:,})"} | cells
+    cells = {f"{p.ranks:,} ranks": f"{common.text(p.seconds)}, {100 * p.efficiency:.0f} %" for p in one.points}
+    return who(one.task) | cells
+
+
+def who(task: Task) -> Row:
+    return {"clients": f"{task.clients:,}", "drawn": f"{task.drawn:,}"}
 
 
 def summary(one: Scenario) -> Row:
@@ -136,11 +144,12 @@ def summary(one: Scenario) -> Row:
     task, fastest, worth, limited = one.task, one.fastest, one.worth, one.limited
     data = task.clients * task.samples * (1 + task.tested) * 4 * SHAPE[1] * SHAPE[2]
     return {
-        "clients (of them drawn)": f"{task.clients:,} ({task.drawn:,})",
-        "fastest": f"{fastest.ranks:,} ranks: {common.text(fastest.seconds)} s",
-        f"most ranks at {100 * WORTH:.0f} % or more": "none" if worth is None else f"{worth.ranks:,}",
-        "limited first by": "nothing here" if limited is None else limited.limit,
-        "at": "" if limited is None else f"{limited.ranks:,} ranks",
+        **who(task),
+        "fastest on ranks": f"{fastest.ranks:,}",
+        "a round there (s)": fastest.seconds,
+        f"most ranks at {100 * WORTH:.0f} %": "none" if worth is None else f"{worth.ranks:,}",
+        "limited first": "nothing here" if limited is None else f"{limited.ranks:,} ranks",
+        "by": "" if limited is None else limited.limit,
         "server's memory (GB)": one.memory / 1e9,
         "data on each node (GB)": data / 1e9,
     }

@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from .common import Row
@@ -14,7 +15,7 @@ from .model_ask import WORTH, Scenario
 from .model_round import TERMS
 from .picture import save, texts
 
-SHOWN = 0.01  # of a round: a term that is less everywhere is not in the picture
+COLOURS = colormaps["tab20"]
 
 
 def draw(scenarios: list[Scenario], tables: Mapping[str, Sequence[Row]], title: str, into: Path) -> None:
@@ -45,17 +46,16 @@ def picture(scenarios: list[Scenario], title: str) -> Figure:
         shares(axis, one)
     for axis in axes[1:].flat[len(scenarios) :]:
         axis.remove()
+    figure.legend(*axes[1, 0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small")
     return figure
 
 
 def shares(axis: Any, one: Scenario) -> None:
     """Each term's share of a round."""
-    parts = {term: [point.terms[term].path / point.seconds for point in one.points] for term in TERMS}
-    shown = {term: values for term, values in parts.items() if max(values) >= SHOWN}
-    axis.stackplot(range(len(one.points)), list(shown.values()), labels=list(shown))
+    parts = [[point.terms[term].path / point.seconds for point in one.points] for term in TERMS]
+    axis.stackplot(range(len(one.points)), parts, labels=TERMS, colors=COLOURS(range(len(TERMS))))
     axis.set(title=name(one), xlabel="ranks", ylabel="share of a round", ylim=(0, 1), xlim=(0, len(one.points) - 1))
     axis.set_xticks(range(len(one.points)), [f"{point.ranks}" for point in one.points])
-    axis.legend(fontsize="x-small", loc="lower left")
 
 
 def name(one: Scenario) -> str:

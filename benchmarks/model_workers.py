@@ -75,7 +75,7 @@ def population(
     """The clients of a task, and of some of its rounds."""
     trained, held = sizes_of(clients, samples, sizes, tested)
     steps = steps_of(min(batch, int(trained.max())), 1, trained)
-    rounds = draws if drawn < clients else draws[:1]
+    rounds = draws if drawn < clients and sizes.sizes != "equal" else draws[:1]
     return Clients(steps, held, [schedule.participants(0, round, clients, drawn / clients) for round in rounds])
 
 
