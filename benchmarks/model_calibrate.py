@@ -43,6 +43,7 @@ from .model_workers import Network, swept
 from .workloads import ROUNDS, Workload
 
 MODELS = dict(zip(("logistic", "lenet", "mlp"), ROUNDS, strict=True))
+SMALL = MODELS["logistic"]._replace(samples=20)  # where clients count, not what they have
 TESTED = 0.2  # test samples of a client, as a share of those it trains on
 SIZES = (8, 1 << 16, 1 << 20, 1 << 23)  # bytes of messages
 LARGE = 1 << 20
@@ -216,7 +217,7 @@ def keeping(comm: Comm, clients: int) -> Measured:
 def bookkeeping(comm: Comm, folder: Path, repeats: int, choosing: Counts) -> Counts:
     """What a rank does in a round, its evaluation and its checkpoint besides all else."""
     clients = 64
-    experiment = trial(MODELS["logistic"], clients, comm, folder)
+    experiment = trial(SMALL, clients, comm, folder)
     telemetry = experiment.telemetry = experiment.fl.telemetry = Telemetry(time.process_time)
     spent = []
     for _ in range(repeats + 1):
@@ -262,7 +263,7 @@ def scoring(comm: Comm, folder: Path, repeats: int, model: Network, history: Cou
     """What an evaluation takes for each client beside forward passes and the table of all."""
     counts, works, known = list[Counts](), list[Callable[[], object]](), list[float]()
     for clients in (64, 1024):
-        experiment = trial(MODELS["logistic"], clients, comm, folder)
+        experiment = trial(SMALL, clients, comm, folder)
         experiment.width = model.width
         tested = experiment.plan.partition.n_test
         load = swept(tested, np.zeros(clients, dtype=np.int64), 1, model.width)
@@ -284,7 +285,7 @@ def saving(comm: Comm, folder: Path, repeats: int) -> Counts:
     """A checkpoint with its histories; how long the disk takes is not in it."""
     measured = []
     for clients, numbers, evaluations in ((64, 10_000, 1), (64, 2_000_000, 1), (1024, 10_000, 2), (1024, 10_000, 100)):
-        experiment = trial(MODELS["logistic"], clients, comm, folder)
+        experiment = trial(SMALL, clients, comm, folder)
         for round in range(evaluations):
             experiment.history.append(round, dict.fromkeys(FIGURES, np.random.default_rng(round).random(clients)))
         experiment.server = experiment.server._replace(theta=torch.rand(numbers))

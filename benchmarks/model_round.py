@@ -24,7 +24,7 @@ HISTORY = 8 * COLUMNS  # bytes
 def costs(task: Task, machine: Machine, ranks: int, draws: range = DRAWS) -> dict[str, Cost]:
     """A round's terms, with its share of evaluations and checkpoints."""
     found = (
-        of_workers(task, machine, max(1, ranks - 1), draws)
+        of_workers(task, machine, ranks, draws)
         | of_every_rank(task, machine, ranks)
         | of_messages(task, machine, ranks)
         | of_server(task, machine, ranks)
@@ -32,9 +32,10 @@ def costs(task: Task, machine: Machine, ranks: int, draws: range = DRAWS) -> dic
     return {term: found[term] for term in TERMS}
 
 
-def of_workers(task: Task, machine: Machine, workers: int, draws: range) -> dict[str, Cost]:
-    """What they do side by side: the mean of them, and how much longer the slowest takes."""
-    training, evaluation = loads(task, workers, draws)
+def of_workers(task: Task, machine: Machine, ranks: int, draws: range) -> dict[str, Cost]:
+    """What they do side by side: the mean of them, and how much longer the slowest takes. A server without clients goes
+    through the same motions meanwhile."""
+    training, evaluation = loads(task, max(1, ranks - 1), draws)
     d, network = task.network.dimension, task.network
     train = np.array([load.seconds(network.training) for load in training])  # (draws, workers)
     own = np.array(
@@ -42,11 +43,13 @@ def of_workers(task: Task, machine: Machine, workers: int, draws: range) -> dict
     )
     look = evaluation.seconds(network.sweep) + machine.of("evaluation", once=1, client=evaluation.clients)
     both = train + own
+    idle = machine.of("own sums", once=1, vector=d * task.models), machine.of("evaluation", once=1)
+    idle = idle if ranks > 1 else (0.0, 0.0)
     return {
         "training": Cost(float(train.mean()), float(train.sum(1).mean())),
         "imbalance": Cost(float((both.max(1) - both.mean(1)).mean()), 0.0),
-        "own sums": Cost(float(own.mean()), float(own.sum(1).mean())),
-        "evaluation": shared(Cost(float(look.max()), float(look.sum())), task.evaluate_every),
+        "own sums": Cost(float(own.mean()), float(own.sum(1).mean() + idle[0])),
+        "evaluation": shared(Cost(float(look.max()), float(look.sum() + idle[1])), task.evaluate_every),
     }
 
 

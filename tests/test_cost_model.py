@@ -220,11 +220,11 @@ def test_a_round_is_the_sum_of_its_terms_and_scales() -> None:
     streams = costs(task(models=3), machine, 9)
     n = NETWORK.dimension
     assert streams["broadcast"].path - found["broadcast"].path == pytest.approx(8 * n * 1e-10 * 3 + 8 * n / 25e9)
-    one = scenario(task(), machine, [2, 9, 101])  # with 101, the sums go up eight levels
+    one = scenario(task(), machine, [2, 9, 101])  # with 101, a client each
     assert one.points[0].efficiency == pytest.approx(1)
     assert one.points[1].efficiency == pytest.approx(one.points[0].seconds / (8 * one.points[1].seconds))
     assert one.fastest.seconds == min(point.seconds for point in one.points)
-    assert one.limited is not None and (one.limited.ranks, one.limited.limit) == (101, "reduce")
+    assert one.limited is not None and (one.limited.ranks, one.limited.limit) == (101, "small cohorts")
 
 
 def test_memory_of_the_server() -> None:
@@ -303,9 +303,9 @@ def test_calibrate_check_and_ask(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len(tables["how far predictions are off, %"]) == 1
 
     capsys.readouterr()
-    wanted = [str(path), "--model", "logistic", "--clients", "100,1e6", "--drawn", "1000", "--report", str(page)]
+    wanted = [str(path), "--model", "logistic", "--clients", "100,1e5", "--drawn", "1000", "--report", str(page)]
     assert model.main(wanted) == 0
     said = capsys.readouterr().out
-    assert "4,096 ranks" in said and "1,000,000" in said and "limited first" in said
+    assert "4,096 ranks" in said and "100,000" in said and "limited first" in said
     assert "limited first" in " ".join(checked(page.read_text()).texts)
     assert page.stat().st_size > 20_000
