@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return launch.ranks(2, ["-m", "benchmarks.model_calibrate", *quick, *output])
         path = options.calibration or newest()
         if options.check:
-            from .model_calibrate import read
+            from .model_units import read
 
             read(path)  # whether it is one
             ranks = options.ranks or CHECKED

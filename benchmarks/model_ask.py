@@ -12,9 +12,10 @@ from mpipfl.errors import ConfigError
 from . import common
 from .common import Row
 from .model import Node
-from .model_calibrate import MODELS, TESTED, Calibration, read
+from .model_calibrate import MODELS, TESTED
 from .model_messages import Cost, Link, Machine
 from .model_round import costs, seconds, server_memory
+from .model_units import Calibration, read
 from .model_workers import Network, Task
 from .workloads import SHAPE, flops
 

@@ -7,26 +7,24 @@ the machine; the units of a term are the non-negative ones with the least relati
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
 import torch
-from scipy.optimize import nnls
 from torch import Tensor
 
 from mpipfl import process, schedule
+from mpipfl.cohort import Cohort
 from mpipfl.comm import MPI, Comm
 from mpipfl.data.sizes import Sized
-from mpipfl.errors import ConfigError
+from mpipfl.evaluate import by_class
 from mpipfl.experiment import Experiment
 from mpipfl.federation import Federation
 from mpipfl.history import History
@@ -39,31 +37,20 @@ from . import common
 from .common import apart
 from .model_messages import Units
 from .model_round import HISTORY
+from .model_units import OTHERS, Calibration, Counts, Measured, fit, fitted, least
+from .model_wires import Server, messages
 from .model_workers import Network, swept
-from .workloads import ROUNDS, Workload
+from .workloads import CLASSES, ROUNDS, Workload
 
 MODELS = dict(zip(("logistic", "lenet", "mlp"), ROUNDS, strict=True))
 SMALL = MODELS["logistic"]._replace(samples=20)  # where clients count, not what they have
 TESTED = 0.2  # test samples of a client, as a share of those it trains on
-SIZES = (8, 1 << 16, 1 << 20, 1 << 23)  # bytes of messages
-LARGE = 1 << 20
-OFTEN = 10  # bare messages between two looks at the clock
 WIDTHS = (2, 4, 8, 32)  # rows of a cohort
-OTHERS = np.zeros(1 << 22)  # what other work has in the caches
 STEPS = (2, 8)  # of a client
 FIGURES = [
     f"{kind}/{name}" for kind in ("personal", "global")
     for name in ("accuracy", "loss", "validation_accuracy", "validation_loss", "precision", "recall", "f1")
 ]  # fmt: skip
-Counts = dict[str, float]
-Measured = tuple[Counts, Callable[[], object]]
-
-
-class Calibration(NamedTuple):
-    """What is known of a machine."""
-
-    units: Units
-    networks: dict[str, Network]
 
 
 def main() -> int:
@@ -98,46 +85,11 @@ def tables(found: Calibration) -> dict[str, list[common.Row]]:
     }  # fmt: skip
 
 
-def read(path: Path) -> Calibration:
-    """A calibration's file."""
-    try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        return Calibration(result["units"], {name: Network(**one) for name, one in result["networks"].items()})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} is not a calibration; python -m benchmarks.model --calibrate makes one") from error
-
-
 def calibrated(comm: Comm, repeats: int) -> Calibration | None:
     """The machine's units, on rank 0; with two ranks."""
     found = apart(comm, (lambda: alone(repeats)) if comm.is_server else None)
     wires = messages(comm, 2 * repeats)
     return None if found is None else found._replace(units=found.units | wires)
-
-
-def fit(counts: Sequence[Counts], seconds: Sequence[float]) -> Counts:
-    """The units >= 0 with the least relative squared error of Σ counts * units against the seconds."""
-    names = list(dict.fromkeys(name for some in counts for name in some))
-    took = np.maximum(seconds, 1e-9)
-    matrix = np.array([[some.get(name, 0.0) for name in names] for some in counts]) / took[:, None]
-    scale = np.maximum(np.abs(matrix).max(0), 1e-300)  # a count may be zero everywhere
-    units, _ = nnls(matrix / scale, np.ones(len(took)))
-    return dict(zip(names, (units / scale).tolist(), strict=True))
-
-
-def least(works: Sequence[Callable[[], object]], repeats: int, warm: bool = False) -> list[float]:
-    """The least seconds of each, taken in turns after a warm-up, with caches as other work leaves them, or warm."""
-    turns = np.empty((repeats + 1, len(works)))
-    for turn in turns:
-        for i, work in enumerate(works):
-            if not warm:
-                OTHERS.fill(0)
-            turn[i] = common.seconds(work, time.process_time)
-    best: list[float] = turns[1:].min(0).tolist()
-    return best
-
-
-def fitted(repeats: int, *measured: Measured, warm: bool = False) -> Counts:
-    return fit([counts for counts, _ in measured], least([work for _, work in measured], repeats, warm))
 
 
 # ---------------------------------------------------------------------- what a rank does by itself
@@ -154,7 +106,7 @@ def alone(repeats: int) -> Calibration:
             "history": fitted(repeats, keeping(comm, 100), keeping(comm, 20_000)),
         }  # fmt: skip
         units |= sums(comm, 3 * repeats)
-        units["evaluation"] = scoring(comm, Path(folder), repeats, networks["logistic"], units["history"])
+        units["evaluation"] = scoring(comm, Path(folder), repeats)
         units["checkpoint"] = saving(comm, Path(folder), repeats)
         units["bookkeeping"] = bookkeeping(comm, Path(folder), 2 * repeats, units["choosing clients"])
     return Calibration(units | {"memory": {"program": program}}, networks)
@@ -229,10 +181,6 @@ def bookkeeping(comm: Comm, folder: Path, repeats: int, choosing: Counts) -> Cou
     return {"once": max(0.0, min(spent[1:]) - known)}
 
 
-class Server(NamedTuple):
-    theta: Tensor
-
-
 def mean(server: Server, total: Any) -> Server:
     return Server(total.theta / total.n)
 
@@ -259,26 +207,19 @@ def sums(comm: Comm, repeats: int) -> Units:
     return {"own sums": fit(own, found["reduce"]), "server": fit(made, found["server"])}
 
 
-def scoring(comm: Comm, folder: Path, repeats: int, model: Network, history: Counts) -> Counts:
-    """What an evaluation takes for each client beside forward passes and the table of all."""
-    counts, works, known = list[Counts](), list[Callable[[], object]](), list[float]()
+def scoring(comm: Comm, folder: Path, repeats: int) -> Counts:
+    """What an evaluation takes for each client besides the sweep over its test samples: a sweep that finds no
+    validation samples, and marks by classes."""
+    measured = list[Measured]()
     for clients in (64, 1024):
         experiment = trial(SMALL, clients, comm, folder)
-        experiment.width = model.width
-        tested = experiment.plan.partition.n_test
-        load = swept(tested, np.zeros(clients, dtype=np.int64), 1, model.width)
-        known.append(float(load.seconds(model.sweep)[0]) + history["once"] + history["client"] * clients)
-        counts.append({"once": 1, "client": clients})
-        works.append(evaluation(experiment))
-    return fit(counts, np.subtract(least(works, repeats, warm=True), known).tolist())
+        cohort, theta = experiment.cohort(np.arange(clients)), experiment.server.theta
+        measured.append(({"once": 1, "client": clients}, partial(marked, cohort, theta, cohort.evaluate(theta).said)))
+    return fitted(repeats, *measured)
 
 
-def evaluation(experiment: Experiment) -> Callable[[], object]:
-    def evaluate() -> None:
-        experiment.step("evaluate", experiment.evaluate)
-        experiment.note()
-
-    return evaluate
+def marked(cohort: Cohort, theta: Tensor, said: Tensor) -> object:
+    return cohort.evaluate(theta, "validation"), by_class(cohort.labels(), said, CLASSES)
 
 
 def saving(comm: Comm, folder: Path, repeats: int) -> Counts:
@@ -292,63 +233,6 @@ def saving(comm: Comm, folder: Path, repeats: int) -> Counts:
         counts = {"once": 1.0, "byte": 4.0 * numbers, "past": float(HISTORY * clients * evaluations)}
         measured.append((counts, partial(experiment.step, "checkpoint", experiment.save)))
     return fitted(repeats, *measured)
-
-
-# ---------------------------------------------------------------------- messages
-
-
-def messages(comm: Comm, repeats: int) -> Units:
-    """A broadcast, a sum and a vote between two ranks, by the clock and in CPU seconds of both: what a call takes on
-    each rank, its message, and the bytes of that."""
-    fl = Federation(comm, Telemetry(), 1)
-    few, many = np.zeros(1), [np.zeros(size // 8) for size in SIZES]
-    kinds: dict[str, tuple[Callable[[], object], list[Callable[[], object]]]] = {
-        "broadcast": (
-            partial(comm.mpi.Bcast, few),
-            [partial(fl.publish, Server(torch.from_numpy(buffer))) for buffer in many],
-        ),
-        "reduce": (
-            partial(comm.mpi.Reduce, MPI.IN_PLACE if comm.is_server else few, few if comm.is_server else None),
-            [partial(comm.reduce, buffer) for buffer in many],
-        ),
-        "vote": (partial(comm.mpi.Allreduce, MPI.IN_PLACE, few), [comm.agree]),
-    }
-    units: Units = {}
-    for kind, (bare, calls) in kinds.items():
-        took = [np.divide(exchanged(comm, partial(often, bare), 5 * repeats), OFTEN)]
-        took += [
-            exchanged(comm, call, (5 if size < LARGE else 1) * repeats)
-            for call, size in zip(calls, SIZES, strict=False)
-        ]
-        for name, callers, seconds in ((kind, 1.0, 0), (f"{kind}, work", 2.0, 1)):
-            counts = [{"message": 1.0}] + [
-                {"message": 1.0, "call": callers, "byte": float(size if len(calls) > 1 else 0)}
-                for size, _ in zip(SIZES, calls, strict=False)
-            ]
-            units[name] = fit(counts, [each[seconds] for each in took])
-    return units
-
-
-def often(call: Callable[[], object]) -> None:
-    for _ in range(OFTEN):
-        call()
-
-
-def exchanged(comm: Comm, call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """The least seconds of a message until all have it, and the least CPU time of all ranks together: where others are
-    at work on the machine, the latter is the better bound of the former."""
-    turns = []
-    for _ in range(repeats + 1):
-        OTHERS.fill(0)
-        comm.barrier()
-        began, worked = time.perf_counter(), time.process_time()
-        call()
-        spent, took = np.array([time.process_time() - worked]), np.array([time.perf_counter() - began])
-        comm.allreduce(spent)
-        comm.allreduce(took, "max")
-        turns.append((float(took[0]), float(spent[0])))
-    clock, work = np.min(turns[1:], 0).tolist()
-    return min(clock, work), work
 
 
 if __name__ == "__main__":

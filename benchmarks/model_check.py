@@ -28,9 +28,10 @@ from mpipfl.telemetry import PHASES, Telemetry
 
 from . import common
 from .common import Row, apart, phases
-from .model_calibrate import MODELS, TESTED, Calibration, read
+from .model_calibrate import MODELS, TESTED
 from .model_messages import Cost, Machine
 from .model_round import costs
+from .model_units import Calibration, read
 from .model_workers import Task
 from .scaling import part
 

@@ -16,9 +16,10 @@ from torch import Tensor
 from benchmarks import model, model_check, model_workers
 from benchmarks.model import Node
 from benchmarks.model_ask import network_of, on, scenario
-from benchmarks.model_calibrate import Calibration, fit, read
+from benchmarks.model_calibrate import trial
 from benchmarks.model_messages import Link, Machine, collective, everywhere, halving, tree, vote
 from benchmarks.model_round import TERMS, costs, seconds, server_memory
+from benchmarks.model_units import Calibration, fit, read
 from benchmarks.model_workers import Network, Task, batched, level, loads, population, swept
 from benchmarks.workloads import ROUNDS, flops
 from mpipfl.cohort import Cohort
@@ -124,8 +125,6 @@ def test_cohorts_step_by_step() -> None:
 
 def test_the_engine_does_what_the_model_counts(alone: Comm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps and rows of training, bites and samples of an evaluation, as Cohort makes them."""
-    from benchmarks.model_calibrate import trial
-
     sizes = Sized(sizes="power_law")
     work = ROUNDS[0]._replace(clients=9, drawn=9, samples=40)
     experiment = trial(work, 9, alone, tmp_path, sizes)
