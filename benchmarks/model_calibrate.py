@@ -37,7 +37,7 @@ from . import common
 from .common import apart
 from .model_messages import Units
 from .model_round import HISTORY
-from .model_units import OTHERS, Calibration, Counts, Measured, fit, fitted, least
+from .model_units import OTHERS, Calibration, Counts, Measured, fit, fitted, least, yardstick
 from .model_wires import Server, messages
 from .model_workers import Network, swept
 from .workloads import CLASSES, ROUNDS, Workload
@@ -97,7 +97,7 @@ def calibrated(comm: Comm, repeats: int) -> Calibration | None:
 
 def alone(repeats: int) -> Calibration:
     program = float(psutil.Process().memory_info().rss)
-    comm = Comm(MPI.COMM_SELF)
+    comm, pace = Comm(MPI.COMM_SELF), yardstick()
     with tempfile.TemporaryDirectory() as folder:
         networks = {name: network(name, work, comm, Path(folder), repeats) for name, work in MODELS.items()}
         units = {
@@ -109,7 +109,8 @@ def alone(repeats: int) -> Calibration:
         units["evaluation"] = scoring(comm, Path(folder), repeats)
         units["checkpoint"] = saving(comm, Path(folder), repeats)
         units["bookkeeping"] = bookkeeping(comm, Path(folder), 2 * repeats, units["choosing clients"])
-    return Calibration(units | {"memory": {"program": program}}, networks)
+    units |= {"memory": {"program": program}, "yardstick": {"once": min(pace, yardstick())}}
+    return Calibration(units, networks)
 
 
 def network(name: str, work: Workload, comm: Comm, folder: Path, repeats: int) -> Network:

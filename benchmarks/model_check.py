@@ -3,7 +3,8 @@
 There are more ranks than cores, so what is compared are CPU seconds of all ranks together, term by term. One job runs
 all worlds, one after the other, while the ranks outside sleep. Ranks meet before every collective, asleep: what that
 takes is in a phase of its own, which is no part of the model. Predicted and measured figures are both the least of
-several repeats.
+several repeats. A machine with other work is not always as fast: a fixed piece of work beside each round tells
+its pace.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .common import Row, apart, phases
 from .model_calibrate import MODELS, TESTED
 from .model_messages import Cost, Machine
 from .model_round import costs
-from .model_units import Calibration, read
+from .model_units import Calibration, read, yardstick
 from .model_workers import Task
 from .scaling import part
 
@@ -110,7 +111,8 @@ def checked(comm: Comm, path: Path, ranks: list[int], quick: bool, output: Path 
             rows.append(apart(comm, work))
         tables[f"{count} rank(s), CPU ms of a round: predicted, measured"] = [row for row in rows if row]
     if comm.is_server:
-        tables["how far predictions are off, %"] = [errors([row for rows in tables.values() for row in rows])]
+        everything = [row for rows in tables.values() for row in rows]
+        tables["how far predictions are off, %"] = [errors(everything, False), errors(everything, True)]
         more = {"calibration": path.name, "ranks": list(ranks), "mpi": comm.library()}
         common.publish("prediction", tables, output, more)
 
@@ -126,20 +128,22 @@ def compared(inside: Comm, run: Run, calibration: Calibration, repeats: int) -> 
         experiment = Experiment(config, plan, comm, RunFolder(folder), Reporter(False, 1, run.model))
         telemetry = comm.count()
         experiment.telemetry = experiment.fl.telemetry = telemetry
-        spent = measured(experiment, repeats)
+        spent, pace = measured(experiment, repeats)
         comm.barrier()
     task = Task(
         network, work.clients, work.drawn, work.samples, Sized(sizes=run.sizes), TESTED,
         evaluate_every=1, checkpoint_every=1, rounds=repeats + 2,
     )  # fmt: skip
     found = costs(task, Machine(calibration.units), comm.size, range(FIRST, FIRST + repeats))
-    return row(run, found, spent, comm.workers) if comm.is_server else {}
+    faster = calibration.units["yardstick"]["once"] / pace
+    return row(run, found, spent, comm.workers, faster) if comm.is_server else {}
 
 
-def measured(experiment: Experiment, repeats: int) -> np.ndarray:
-    """CPU seconds (repeats, ranks, phases), on the server; after a warm-up."""
-    found = []
+def measured(experiment: Experiment, repeats: int) -> tuple[np.ndarray, float]:
+    """CPU seconds (repeats, ranks, phases), on the server, after a warm-up; and those of the yardstick."""
+    found, paces = [], []
     for _ in range(repeats + 1):
+        paces.append(yardstick() if experiment.comm.is_server else 1.0)
         before = phases(experiment.telemetry)
         experiment.step("train", experiment.train)
         experiment.step("evaluate", experiment.evaluate)
@@ -148,10 +152,10 @@ def measured(experiment: Experiment, repeats: int) -> np.ndarray:
         experiment.step("checkpoint", experiment.save)
         rows = experiment.comm.gather((phases(experiment.telemetry) - before)[None])
         found.append(np.concatenate(rows) if rows else np.empty(0))
-    return np.stack(found[1:])
+    return np.stack(found[1:]), min(paces)
 
 
-def row(run: Run, found: dict[str, Cost], spent: np.ndarray, workers: list[int]) -> Row:
+def row(run: Run, found: dict[str, Cost], spent: np.ndarray, workers: list[int], pace: float) -> Row:
     """Milliseconds, predicted and measured, of each phase and of the whole."""
     together = spent.sum(1)  # (repeats, phases)
     train = PHASES.index("train")
@@ -170,15 +174,20 @@ def row(run: Run, found: dict[str, Cost], spent: np.ndarray, workers: list[int])
         "sizes": run.sizes.replace("_", " "),
         **{name: f"{1e3 * a:.3g}, {1e3 * b:.3g} ({100 * (a / b - 1):+.0f} %)" for name, (a, b) in pairs.items()},
         "waiting (not predicted)": float(1e3 * together[:, -1].min()),
-        "samples": {"pairs": pairs, "spent": spent.tolist()},
+        "the machine's pace, times the calibration's": pace,
+        "samples": {"pairs": pairs, "pace": pace, "spent": together.round(6).tolist()},
     }
 
 
-def errors(rows: list[Row]) -> Row:
-    """Over all runs, the median of the predictions' errors without their signs, and the two extremes."""
-    found: Row = {}
+def errors(rows: list[Row], paced: bool) -> Row:
+    """Over all runs, the median of the predictions' errors without their signs, and the two extremes: as they are, or
+    as they would be if the machine had been as fast as at the calibration."""
+    found: Row = {"predicted for the machine's pace": "at the run" if paced else "at the calibration"}
     for name in rows[0]["samples"]["pairs"]:
-        off = [100 * (predicted / took - 1) for predicted, took in (row["samples"]["pairs"][name] for row in rows)]
+        off = []
+        for samples in (row["samples"] for row in rows):
+            predicted, took = samples["pairs"][name]
+            off.append(100 * (predicted / (samples["pace"] if paced else 1) / took - 1))
         found[name] = f"{common.middle(np.abs(off).tolist()):.0f} ({min(off):+.0f} to {max(off):+.0f})"
     return found
 

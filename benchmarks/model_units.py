@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from scipy.optimize import nnls
 
 from mpipfl.errors import ConfigError
@@ -62,3 +63,16 @@ def least(works: Sequence[Callable[[], object]], repeats: int, warm: bool = Fals
 
 def fitted(repeats: int, *measured: Measured, warm: bool = False) -> Counts:
     return fit([counts for counts, _ in measured], least([work for _, work in measured], repeats, warm))
+
+
+def yardstick() -> float:
+    """CPU seconds of a fixed piece of work, much like training: how fast the machine is at the moment."""
+    draw = torch.Generator().manual_seed(0)
+    theta, x = torch.rand(32, 784, 100, generator=draw), torch.rand(32, 20, 784, generator=draw)
+
+    def work() -> None:
+        for _ in range(5):
+            theta.baddbmm_(x.transpose(1, 2), torch.bmm(x, theta), alpha=-1e-6)
+
+    work()
+    return min(common.seconds(work, time.process_time) for _ in range(3))

@@ -42,6 +42,7 @@ UNITS: dict[str, dict[str, float]] = {
     "evaluation": {"once": 1e-4, "client": 1e-6},
     "checkpoint": {"once": 1e-2, "byte": 1e-9, "past": 1e-9},
     "memory": {"program": 3e8},
+    "yardstick": {"once": 1e-2},
     "broadcast": INSIDE,
     "broadcast, work": INSIDE,
     "reduce": INSIDE | {"byte": 4e-10},
@@ -299,7 +300,7 @@ def test_calibrate_check_and_ask(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert pairs.keys() == {*model_check.TERMS, "the slowest worker's training", "whole"}
     assert all(took > 0 for _, took in pairs.values())
     assert 0.1 < pairs["whole"][0] / pairs["whole"][1] < 10
-    assert len(tables["how far predictions are off, %"]) == 1
+    assert len(tables["how far predictions are off, %"]) == 2
 
     capsys.readouterr()
     wanted = [str(path), "--model", "logistic", "--clients", "100,1e5", "--drawn", "1000", "--report", str(page)]
