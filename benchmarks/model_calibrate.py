@@ -114,13 +114,14 @@ def alone(repeats: int) -> Calibration:
 
 
 def network(name: str, work: Workload, comm: Comm, folder: Path, repeats: int) -> Network:
-    """A model's steps in training and in evaluation: of two rows, and of as many as are fastest here."""
+    """A model's steps in training and in evaluation: of two rows, and of more, up to as many as are fastest here."""
     few = work._replace(samples=min(work.samples, 8 * work.batch))
     experiment = trial(few, max(WIDTHS), comm, folder)
     theta = experiment.server.theta
     cohorts = {width: experiment.cohort(np.arange(width), round=1) for width in WIDTHS}
     tried = [partial(cohort.descend, theta, steps=STEPS[0]) for cohort in cohorts.values()]
-    width = WIDTHS[int(np.argmin(np.divide(least(tried, repeats, warm=True), WIDTHS)))]
+    each = np.divide(least(tried, repeats, warm=True), WIDTHS)
+    width = WIDTHS[int(np.argmax(each <= 1.05 * each.min()))]  # a wider cohort must be worth it
     training, evaluation = list[Measured](), list[Measured]()
     for rows in [rows for rows in WIDTHS if rows <= width]:
         for steps in STEPS:
