@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mpipfl import schedule
-from mpipfl.cohort import bites, steps_of
+from mpipfl.cohort import SWEEP, bites, steps_of
 from mpipfl.data.sizes import Sized
+from mpipfl.lanes import Lanes
 from mpipfl.placement import place
 
 from .common import sizes_of
@@ -51,8 +52,8 @@ class Load(NamedTuple):
     """What each worker has to do (workers,)."""
 
     clients: np.ndarray
-    cohorts: np.ndarray
-    steps: np.ndarray  # of whole cohorts
+    cohorts: np.ndarray  # clients that begin together
+    steps: np.ndarray  # of whole matrices
     rows: np.ndarray  # of all those steps; samples, in an evaluation
 
     def seconds(self, units: dict[str, float]) -> np.ndarray:
@@ -92,23 +93,36 @@ def loads(task: Task, workers: int, draws: range = DRAWS) -> tuple[list[Load], L
         if len(drawn) > PLACED:
             training.append(level(steps, workers, width))
         elif home is not None and (task.state or task.drawn == task.clients):
-            training.append(batched(steps, home[drawn], workers, width))
+            training.append(trained(steps, home[drawn], workers, width))
         else:
-            training.append(batched(steps, place(steps, ranks), workers, width))
+            training.append(trained(steps, place(steps, ranks), workers, width))
     return training, swept(everyone.tested, home, workers, width)
 
 
-def batched(steps: np.ndarray, hosts: np.ndarray, workers: int, width: int) -> Load:
-    """What `Cohort` makes of clients with so many steps each: those of a host in falling order, `width` at a time. A
-    cohort steps until its longest client is done, and one that is left alone has a twin."""
+def trained(steps: np.ndarray, hosts: np.ndarray, workers: int, width: int) -> Load:
+    """What `Cohort` makes of training clients with so many steps each: in lanes, where the next takes a finished one's
+    place. Those that begin together count as a cohort, and one that is left alone has a twin."""
+    load = np.zeros((4, workers))
     order = np.lexsort((-steps, hosts))
-    steps, hosts = steps[order], hosts[order]
-    place_in = np.arange(len(steps)) - np.searchsorted(hosts, hosts)
+    here, first = np.unique(hosts[order], return_index=True)
+    for worker, own in zip(here.tolist(), np.split(steps[order], first[1:]), strict=True):
+        lanes = Lanes(np.arange(len(own)), own, width)
+        alone = lanes.length[0] - (lanes.length[1] if len(lanes.length) > 1 else 0)
+        load[:, worker] = len(own), len(np.unique(lanes.begin)), lanes.length[0], own.sum() + alone
+    return Load(*load)
+
+
+def batched(turns: np.ndarray, hosts: np.ndarray, workers: int, width: int) -> Load:
+    """What it makes of going through the samples of clients in so many turns each: those of a host in falling order,
+    `width` at a time. A cohort goes on until its longest client is done, and one that is left alone has a twin."""
+    order = np.lexsort((-turns, hosts))
+    turns, hosts = turns[order], hosts[order]
+    place_in = np.arange(len(turns)) - np.searchsorted(hosts, hosts)
     first, second = place_in % width == 0, place_in % width == 1
-    longest = np.bincount(hosts[first], steps[first], workers)
-    alone = longest - np.bincount(hosts[second], steps[second], workers)
+    longest = np.bincount(hosts[first], turns[first], workers)
+    alone = longest - np.bincount(hosts[second], turns[second], workers)
     clients, cohorts = (np.bincount(some, minlength=workers) for some in (hosts, hosts[first]))
-    return Load(clients, cohorts, longest, np.bincount(hosts, steps, workers) + alone)
+    return Load(clients, cohorts, longest, np.bincount(hosts, turns, workers) + alone)
 
 
 def level(steps: np.ndarray, workers: int, width: int) -> Load:
@@ -126,7 +140,7 @@ def level(steps: np.ndarray, workers: int, width: int) -> Load:
 
 def swept(samples: np.ndarray, home: np.ndarray | None, workers: int, width: int) -> Load:
     """An evaluation of clients with so many samples: in bites of about as many as each has."""
-    size = bites(samples, int(samples.max()))
+    size = bites(samples, 8, max(1, min(SWEEP, int(samples.max()))))
     turns = -(-samples // size)
     total = Load(*np.zeros((4, workers)))
     for bite in np.unique(size):

@@ -20,7 +20,7 @@ from benchmarks.model_calibrate import trial
 from benchmarks.model_messages import Link, Machine, collective, everywhere, halving, tree, vote
 from benchmarks.model_round import TERMS, costs, seconds, server_memory
 from benchmarks.model_units import Calibration, fit, read
-from benchmarks.model_workers import Network, Task, batched, level, loads, population, swept
+from benchmarks.model_workers import Network, Task, batched, level, loads, population, swept, trained
 from benchmarks.workloads import ROUNDS, flops
 from mpipfl.cohort import Cohort
 from mpipfl.comm import MPI, Comm
@@ -113,13 +113,27 @@ def stepped(steps: list[int], width: int) -> tuple[int, int, int]:
     return cohorts, count, rows
 
 
-def test_cohorts_step_by_step() -> None:
+def seated(steps: list[int], width: int) -> tuple[int, int, int]:
+    """The same in lanes: whoever is done makes room for the next, the longest first."""
+    waiting, busy, begins, count, rows = sorted(steps, reverse=True), list[int](), 0, 0, 0
+    lanes = min(width, max(2, width // 2, -(-sum(steps) // max(steps, default=1))))
+    while waiting or busy:
+        room = lanes - len(busy)
+        begins += bool(room and waiting)
+        busy, waiting = busy + waiting[:room], waiting[room:]
+        count, rows = count + 1, rows + max(2, len(busy))
+        busy = [left - 1 for left in busy if left > 1]
+    return begins, count, rows
+
+
+@pytest.mark.parametrize(("counted", "plain"), [(trained, seated), (batched, stepped)])
+def test_matrices_step_by_step(counted: Any, plain: Any) -> None:
     draw = np.random.default_rng(0)
     for workers, width in ((1, 2), (3, 4), (5, 8)):
         steps, hosts = draw.integers(1, 20, 23), draw.integers(0, workers, 23)
-        found = batched(steps, hosts, workers, width)
+        found = counted(steps, hosts, workers, width)
         for worker in range(workers):
-            expected = stepped(steps[hosts == worker].tolist(), width)
+            expected = plain(steps[hosts == worker].tolist(), width)
             assert tuple(int(count[worker]) for count in found[1:]) == expected
         assert found.clients.tolist() == np.bincount(hosts, minlength=workers).tolist()
 
@@ -163,7 +177,7 @@ def test_imbalance_is_the_placements() -> None:
     for own in sorted(steps.tolist(), reverse=True):
         load, count, worker, clients = heapq.heappop(queue)
         heapq.heappush(queue, (load + own, count + 1, worker, [*clients, own]))
-    rows = np.array([stepped(clients, network.width)[2] for *_, clients in queue])
+    rows = np.array([seated(clients, network.width)[2] for *_, clients in queue])
     free = UNITS | {"own sums": {"once": 0.0, "number": 0.0, "vector": 0.0}}
     found = costs(one, Machine(free), workers + 1)
     assert found["training"].path == pytest.approx(1e-3 * rows.mean())
