@@ -146,7 +146,7 @@ def test_a_signal_is_passed_on_to_the_runs(tmp_path: Path) -> None:
     job = subprocess.Popen([sys.executable, "-m", "mpipfl.sweep", str(study)], env=clean_environment(),
                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
     (point,) = points(study_of(study))
-    while not checkpoint.rounds(point.folder) and job.poll() is None:
+    while not any(checkpoint.rounds(point.folder)) and job.poll() is None:  # the first is of round 0
         time.sleep(0.1)
     job.send_signal(signal.SIGUSR1)
     said, problems = job.communicate(timeout=120)
