@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from . import schedule
 from .config import Train
-from .descent import SGD, Rows, Step, gradient
+from .descent import SGD, Rows, Step, company, gradient
 from .lanes import Lanes, Leg, waves
 from .minibatch import MiniBatch, Slope
 from .models import Batched
@@ -40,6 +41,14 @@ class Score(NamedTuple):
     said: Tensor  # the class each sample is taken for (m, longest), int32; -1 behind a client's last one
 
 
+@dataclass
+class Tally:
+    """What has been trained, for telemetry: by a cohort, and by those that were made of it."""
+
+    steps: int = 0
+    samples: int = 0
+
+
 class Cohort:
     """The clients of a round hosted here, and what they can do with their data."""
 
@@ -53,6 +62,7 @@ class Cohort:
         round: int,
         width: int,
         beat: Callable[[], bool] = lambda: True,
+        tally: Tally | None = None,
     ) -> None:
         self.clients, self.store, self.model, self.train = clients, store.of(clients), model, train
         self.beat = beat  # asked before every step: whether to do it, as a round may have to end early
@@ -60,7 +70,7 @@ class Cohort:
         self.device = store.x.device
         self.n_train = torch.from_numpy(self.store.part("train", clients)[1]).to(self.device, torch.float64)
         self.group = torch.from_numpy(store.group[clients]).to(self.device)
-        self.steps = self.samples = 0  # trained so far, for telemetry
+        self.tally = tally or Tally()
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -171,7 +181,7 @@ class Cohort:
         samples = self.store.part("train", self.clients)[1] if chosen is None else np.array([len(c) for c in chosen])
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts = self.model.split(company(take(theta, self._at(rows))))
+            parts = self._split(theta, rows)
             total = torch.zeros(len(parts[0]), self.model.dimension, dtype=torch.float64, device=self.device)
             for step in feed:
                 leaves = [p[: max(2, step.active)].detach().requires_grad_() for p in parts]
@@ -192,7 +202,7 @@ class Cohort:
         said = self.empty(longest, dtype=torch.int32)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts, place = self.model.split(company(take(theta, self._at(rows)))), self._at(rows)
+            parts, place = self._split(theta, rows), self._at(rows)
             total = torch.zeros(len(rows), 2, dtype=torch.float64, device=self.device)
             for number, step in enumerate(feed):
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
@@ -227,7 +237,7 @@ class Cohort:
         out = self.empty(longest, dtype=torch.float64)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts, place = self.model.split(company(take(theta, self._at(rows)))), self._at(rows)
+            parts, place = self._split(theta, rows), self._at(rows)
             for number, step in enumerate(feed):
                 logits = self.model.outputs([p[: max(2, step.active)] for p in parts], step.x)
                 write(out, place[: step.active], number, score(logits).double())
@@ -243,7 +253,7 @@ class Cohort:
         """Any clients, wherever they are hosted, as often as they are named; with the draws of this round or of
         another one."""
         round = self.round if round is None else round
-        return Cohort(clients, self.store, self.model, self.train, self.seed, round, self.width, self.beat)
+        return Cohort(clients, self.store, self.model, self.train, self.seed, round, self.width, self.beat, self.tally)
 
     def through(self, base: Tensor) -> tuple[Cohort, Tensor]:
         """The same clients, draws and batches for loops in which a base (b) does not move: their training samples are
@@ -253,10 +263,10 @@ class Cohort:
         if head is None:
             return self, base
         here = self.at(np.unique(self.clients))
-        seen = here.store.seen(
-            here.clients, here._features(self.unite(base, base.new_zeros(head.dimension)), head.shape)
-        )
-        return Cohort(self.clients, seen, head, self.train, self.seed, self.round, self.width, self.beat), base[:0]
+        whole = self.unite(base, base.new_zeros(head.dimension))
+        seen = here.store.seen(here.clients, here._features(whole, head.shape))
+        same = self.train, self.seed, self.round, self.width, self.beat, self.tally
+        return Cohort(self.clients, seen, head, *same), base[:0]
 
     def _features(self, theta: Tensor, shape: tuple[int, ...]) -> Tensor:
         """What the base of one model makes of all training samples, client after client."""
@@ -265,7 +275,7 @@ class Cohort:
         out = torch.empty(int(ends[-1]) if len(ends) else 0, *shape, device=self.device)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
-            parts = self.model.split(company(take(theta, self._at(rows))))
+            parts = self._split(theta, rows)
             for number, step in enumerate(feed):
                 some = rows[: step.active]
                 at = number * step.y.shape[1] + np.arange(step.y.shape[1])
@@ -338,6 +348,10 @@ class Cohort:
     def _at(self, rows: np.ndarray) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
 
+    def _split(self, theta: Tensor, rows: np.ndarray) -> list[Tensor]:
+        """The parameters of these rows' models, two at least."""
+        return self.model.split(company(take(theta, self._at(rows))))
+
     def _unmoved(self, out: Tensor, start: Tensor, steps: np.ndarray) -> Tensor:
         """With the start of those that make no step."""
         idle = self._at(np.flatnonzero(steps == 0))
@@ -353,7 +367,8 @@ class Cohort:
             index, count = schedule.batches(
                 self.seed, stream, self.round, self.clients[rows], samples[rows], steps[rows], int(sizes[rows[0]])
             )
-            self.steps, self.samples = self.steps + int(steps[rows].sum()), self.samples + int(count.sum())
+            self.tally.steps += int(steps[rows].sum())
+            self.tally.samples += int(count.sum())
             total = 1.0 if self.train.loss == "mean" else samples[rows, None]
             return index + start[rows, None, None], count, total / np.maximum(count, 1)
 
@@ -457,11 +472,6 @@ def places(lanes: np.ndarray) -> Rows:
     """Rows that follow each other as a slice, which is copied faster."""
     first, last = int(lanes[0]), int(lanes[-1])
     return slice(first, last + 1) if last - first == len(lanes) - 1 else torch.from_numpy(lanes)
-
-
-def company(theta: Tensor) -> Tensor:
-    """Two rows at least: the only one twice."""
-    return theta.expand(2, -1) if len(theta) == 1 else theta
 
 
 def seat(fields: list[Tensor], lanes: Rows, new: list[Tensor]) -> None:

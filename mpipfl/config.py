@@ -185,6 +185,8 @@ class Config(Section):
         if self.evaluate.clients is None:
             del values["evaluate"]["clients"]
         del values["train"]["cohort"]
+        if self.train.precision == "float32":
+            del values["train"]["precision"]
         del values["data"]["root"]
         values["data"]["source"].pop("cache", None)
         return values

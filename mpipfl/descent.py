@@ -50,7 +50,7 @@ class SGD:
                 for part, value in zip(own, self.model.cut(new), strict=True):
                     part[rows] = value
             elif new is not None:
-                own += self.model.split(new.expand(2, -1) if len(new) == 1 else new)
+                own += self.model.split(company(new))
         for velocity in self.velocity.values():
             velocity[rows] = 0
         if self.momentum and not self.velocity:
@@ -107,6 +107,11 @@ class SGD:
     def result(self, rows: Rows) -> Tensor:
         """What has become of these."""
         return self.model.join([part[rows] for part in self.parts])
+
+
+def company(theta: Tensor) -> Tensor:
+    """Two rows at least: the only one twice."""
+    return theta.expand(2, -1) if len(theta) == 1 else theta
 
 
 def add_product(out: Tensor, a: Tensor, b: Tensor, scale: float) -> None:

@@ -246,8 +246,8 @@ class Experiment:
                 self.history.append_own(self.method.kind, round, series)
             if left_out:
                 self.report.say(f"round {round}: left out, because its values are not finite: client {left_out}")
-            self.telemetry.samples += cohort.samples
-            self.telemetry.steps += cohort.steps
+            self.telemetry.samples += cohort.tally.samples
+            self.telemetry.steps += cohort.tally.steps
 
         return commit
 

@@ -223,7 +223,7 @@ def test_steps_per_client(steps: list[int], network: str) -> None:
     for k, s in enumerate(steps):
         expected = bench.descend(k, bench.theta[k], s) if s else bench.theta[k]
         assert near(got[k], expected) if s else torch.equal(got[k], expected), k
-    assert cohort.steps == sum(steps)
+    assert cohort.tally.steps == sum(steps)
 
 
 @pytest.mark.parametrize("network", ["mlp", "lenet5", "logistic"])
@@ -255,7 +255,17 @@ def test_a_head_is_trained_on_what_the_base_makes_of_the_samples(network: str) -
         assert len(rest) == 0 and (seen.model is model) == (network == "logistic")
         got = seen.descend(torch.cat([rest, head]), epochs=2, stream="mine")
         assert near(got, cohort.divide(whole)[1]), clients
+        if network != "logistic":
+            assert seen.tally is cohort.tally and cohort.tally.samples == 4 * sizes[clients].sum()
         assert not near(got, head.expand_as(got))
+
+
+def test_a_head_that_stands_in_the_base_too_is_not_taken_out() -> None:
+    twice = nn.Linear(6, 6)
+    model = Batched(nn.Sequential(nn.Flatten(), twice, nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), twice), (6,))
+    assert model.translated and model.only_head is None
+    after = Batched(nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3), nn.Tanh()), (6,))
+    assert after.translated and after.only_head is None
 
 
 def test_lr_zero_is_no_step() -> None:
@@ -318,7 +328,7 @@ def test_iterate_takes_batches_of_a_size_of_its_own(batch: int | None, passes: i
     )  # fmt: skip
     size = min(batch or 6, 30)
     steps = epochs(size, passes)
-    assert taken[:, 0].tolist() == steps and cohort.steps == sum(steps)
+    assert taken[:, 0].tolist() == steps and cohort.tally.steps == sum(steps)
     for k, s in enumerate(steps):
         theta, (x, y) = bench.theta[k], bench.data(k, "train")
         for places in plan_of(k, s, size, "mine"):
@@ -456,7 +466,7 @@ def test_what_a_cohort_knows() -> None:
     assert cohort.n_train.tolist() == [8, 4]
     assert cohort.group.tolist() == [0, 1]
     cohort.descend(torch.zeros(72 * 3 + 3), epochs=2)
-    assert (cohort.steps, cohort.samples) == (2 * (2 + 1), 2 * (8 + 4))
+    assert (cohort.tally.steps, cohort.tally.samples) == (2 * (2 + 1), 2 * (8 + 4))
 
 
 # ---------------------------------------------------------------------- parts of the data
@@ -609,22 +619,17 @@ def test_no_clients_at_all() -> None:
     assert cohort.evaluate(bench.theta[0]).accuracy.shape == (0,)
 
 
-@pytest.mark.parametrize("ahead", [1, 500, 3000])
-def test_bits_do_not_depend_on_how_far_batches_are_laid_out(
-    ahead: int, company: tuple[Bench, Tensor], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit", "value", "width"),
+    [*(("cohort.AHEAD", many, 4) for many in (1, 500, 3000)), *(("lanes.WAVE", many, 2) for many in (1, 60))],
+)
+def test_bits_do_not_depend_on_how_much_is_prepared(
+    limit: str, value: int, width: int, company: tuple[Bench, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpipfl.cohort.AHEAD", ahead)
+    """How far batches are laid out, and how many clients are seated at once."""
+    monkeypatch.setattr(f"mpipfl.{limit}", value)
     bench, expected = company
-    assert same(everything(bench.cohort(width=4), bench), expected)
-
-
-@pytest.mark.parametrize("wave", [1, 60])
-def test_bits_do_not_depend_on_how_many_are_seated_at_once(
-    wave: int, company: tuple[Bench, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mpipfl.lanes.WAVE", wave)
-    bench, expected = company
-    assert same(everything(bench.cohort(width=2), bench), expected)
+    assert same(everything(bench.cohort(width=width), bench), expected)
 
 
 def test_an_error_names_the_clients() -> None:
@@ -655,7 +660,8 @@ def test_the_same_clients_in_another_round() -> None:
     expected = Cohort(who, bench.store, bench.model, bench.train, SEED, ROUND + 1, 3).descend(theta)
     assert same(later.descend(theta), expected)
     assert not same(here.at(who).descend(theta), expected)
-    assert here.steps == 0
+    steps = sum(epochs(bench.train.batch, bench.train.epochs)[client] for client in who)
+    assert here.tally.steps == 2 * steps, "what is made of a cohort counts with it"
 
 
 @pytest.mark.parametrize("sums", ["mean", "sum"])

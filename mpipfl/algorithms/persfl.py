@@ -133,7 +133,6 @@ class PersFL(FedAvg):
         def student(who: np.ndarray, pair: np.ndarray, teacher: Tensor) -> tuple[Tensor, Tensor]:
             many = cohort.at(who, fl.rounds + 1)  # the same batches in every closing round
             theta = self.train_student(many, teacher, torch.from_numpy(pairs[pair]).to(teacher))
-            cohort.steps, cohort.samples = cohort.steps + many.steps, cohort.samples + many.samples
             return worth(many, theta), theta
 
         value, place, theta = fl.spread(student, clients.teacher, len(pairs))

@@ -107,12 +107,13 @@ class Batched:
     @cached_property
     def only_head(self) -> Batched | None:
         """The head as a network of its own, whose samples are what the base makes of them; None where something comes
-        after it."""
-        last = self.steps[-1] if self.translated else None
-        if not isinstance(last, Linear) or last.weight not in self.head or len(self.head) == len(self.layout):
+        after it, it stands elsewhere in the network too, or is all of it."""
+        heads = [step for step in self.steps if isinstance(step, Linear) and step.weight in self.head]
+        if not self.translated or heads != self.steps[-1:] or len(self.head) == len(self.layout):
             return None
+        (last,) = heads
         outputs, inputs = self.layout[last.weight].shape
-        head = nn.Sequential(nn.Linear(inputs, outputs, bias=last.bias is not None))
+        head = nn.Sequential(nn.utils.skip_init(nn.Linear, inputs, outputs, bias=last.bias is not None))
         head.loss = self.loss  # type: ignore[assignment]
         return Batched(head, (inputs,), self.precision)
 
