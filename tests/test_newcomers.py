@@ -164,6 +164,7 @@ def test_gaussian_methods_with_hardly_any_noise(alone: Comm, tmp_path: Path) -> 
             theta = torch.where(plain.head, theta - 1e-3 * slope, theta)
         expected.append(theta[plain.head])
     is_near(made["clients/mu"], expected, 1e-4)
+    assert np.array_equal(made["server/known"], before["server/theta"])
 
     changes = {"algorithm": {"kind": "pfedbayes", "rho": -12, "zeta": 0}, "train.momentum": 0,
                "model": {"kind": "tests.plain:Smooth"}}  # fmt: skip

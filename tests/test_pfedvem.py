@@ -63,7 +63,7 @@ class Scene:
         w = theta[self.inside]
         mu = w + torch.linspace(0.05, 0.6, 6)[:, None] * torch.randn(6, d, generator=random)
         pi = torch.linspace(-4, 0, 6).roll(2)[:, None] + 0.3 * torch.randn(6, d, generator=random)
-        self.server = Server(theta[~self.inside], w)
+        self.server = Server(theta[~self.inside], w, known=theta[~self.inside] + 1)
         self.clients = Client(mu, pi, torch.tensor([True, True, False, True, True, True]))
         self.fl = Federation(alone, Telemetry(), 6)
         self.fl.begin(ROUND, np.arange(6), np.zeros(6, dtype=np.int64), REPORTING)
@@ -203,6 +203,7 @@ def pfedvem(plain: Plain, series: dict[str, np.ndarray]) -> Result:
 
     for round in range(1, settings.rounds + 1):
         drawn = schedule.participants(settings.seed, round, plain.clients, who.fraction, who.probability).tolist()
+        known = theta
         bases, tau = {}, {}
         for j in range(plain.clients) if who.train == "all" else drawn:
             trace, deviation = F.softplus(pi[j]).square().sum(), (mu[j] - w).square().sum()
@@ -237,7 +238,8 @@ def pfedvem(plain: Plain, series: dict[str, np.ndarray]) -> Result:
             w = mean([mu[j] for j in drawn], [tau[j] for j in drawn])  # (9)
     state = {"server/w": w, "clients/mu": torch.stack(mu), "clients/pi": torch.stack(pi)}
     state |= {"server/theta": theta} if len(theta) else {}
-    return Result(state, [unite(theta, w)] * plain.clients, [unite(theta, own) for own in mu])
+    state |= {"server/known": known} if len(theta) else {}
+    return Result(state, [unite(theta, w)] * plain.clients, [unite(known, own) for own in mu])
 
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -403,14 +405,14 @@ def test_nobody_reports(alone: Comm, tmp_path: Path) -> None:
 
 
 def test_personal_and_global_are_the_means(alone: Comm) -> None:
-    """The base with mu, and with w: no noise, no deviations."""
+    """mu with the base it was trained on, the new one with w: no noise, no deviations."""
     scene = Scene(alone)
     models = scene.method.models(scene.server, scene.clients, scene.bench.cohort())
     assert models.globally is not None and models.personal is not None
     assert models.globally.shape == scene.inside.shape and models.personal.shape == (6, len(scene.inside))
     assert torch.equal(models.globally[~scene.inside], scene.server.theta)
     assert torch.equal(models.globally[scene.inside], scene.server.w)
-    assert torch.equal(models.personal[:, ~scene.inside], scene.server.theta.expand(6, -1))
+    assert torch.equal(models.personal[:, ~scene.inside], scene.server.known.expand(6, -1))
     assert torch.equal(models.personal[:, scene.inside], scene.clients.mu)
 
 

@@ -14,7 +14,9 @@ and the server takes, over the clients that report,
 
     KL = Σ log(rho / sigma) + (sigma² + (mu - w)²) / (2 rho²) - 1/2
 
-Personal are theta and mu_j, global are theta and w, both tested by their means. In a client's first round rho_j² is
+Personal are mu_j and the theta it was trained on, the one that came; global are the new theta and w; both are tested by
+their means. (On the new theta, an average of whoever reports, heads of the old one lose up to five points; there they
+are trained again before anything else.) In a client's first round rho_j² is
 `rho2`. A newcomer trains a head of its own under the prior N(w, rho_j² I), from mu_j = w, on the base as it is. sigma
 and rho² are kept above 1e-6 and 1e-8 (`guarded` counts the coordinates at that bound). The gradient of (10) grows with
 n_j, Adam (`head_optimizer`) does not mind; its moments are zero at the start of each round. The paper's stragglers are
@@ -52,9 +54,15 @@ LEAST_SIGMA, LEAST_RHO2 = 1e-6, 1e-8
 ALIKE = 0.05  # relative spread of confidences below which they decide nothing
 
 
-class Server(NamedTuple):
+class Shared(NamedTuple):
     theta: Tensor  # θ, the base
     w: Tensor  # the latent global head (d)
+
+
+class Server(NamedTuple):
+    theta: Tensor
+    w: Tensor
+    known: Tensor  # θ as the heads know it, before the round's average
 
 
 class Client(NamedTuple):
@@ -81,7 +89,7 @@ class PFedVEM(Algorithm):
 
     def server(self, theta: Tensor, facts: Facts) -> Server:
         base, head = facts.divide(theta)
-        return Server(base, head if self.heads == "network" else torch.zeros_like(head))
+        return Server(base, head if self.heads == "network" else torch.zeros_like(head), base)
 
     def client(self, theta: Tensor, facts: Facts) -> Client:
         head = self.server(theta, facts).w
@@ -102,7 +110,9 @@ class PFedVEM(Algorithm):
         guarded = (softplus(pi) <= LEAST_SIGMA).sum(1)
         fl.record(tau=tau, trace=trace, deviation=deviation, weight=weight, guarded=guarded)
         new = Client(mu, pi, torch.ones_like(clients.seen))
-        return fl.aggregate(average, server, theta=(n, theta), n=n, w=(weight, mu), tau=weight), new
+        shared = Shared(server.theta, server.w)
+        shared = fl.aggregate(average, shared, theta=(n, theta), n=n, w=(weight, mu), tau=weight)
+        return Server(*shared, known=server.theta), new
 
     def prior(self, server: Server, clients: Client) -> Tensor:
         """rho_j² (8)"""
@@ -112,7 +122,7 @@ class PFedVEM(Algorithm):
     def arrive(
         self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
     ) -> tuple[Server, Client]:
-        return server, clients._replace(mu=server.w.expand_as(clients.mu))
+        return server._replace(known=server.theta), clients._replace(mu=server.w.expand_as(clients.mu))
 
     def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
         mu, pi = self.train_head(server, clients, self.prior(server, clients), cohort)
@@ -160,7 +170,7 @@ class PFedVEM(Algorithm):
         return cohort.iterate(local, (theta, torch.zeros_like(theta), mu, deviations(pi)))[0]
 
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
-        return Models(globally=cohort.unite(server.theta, server.w), personal=cohort.unite(server.theta, clients.mu))
+        return Models(globally=cohort.unite(server.theta, server.w), personal=cohort.unite(server.known, clients.mu))
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
         """Confidences that decide nothing."""
@@ -180,6 +190,6 @@ def deviations(pi: Tensor) -> Tensor:
     return softplus(pi).clamp(min=LEAST_SIGMA)
 
 
-def average(server: Server, sums: Any) -> Server:
+def average(shared: Shared, sums: Any) -> Shared:
     """θ = Σ n_j θ_j / Σ n_j, and w by (9)"""
-    return Server(sums.theta / sums.n, sums.w / sums.tau)
+    return Shared(sums.theta / sums.n, sums.w / sums.tau)
