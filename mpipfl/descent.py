@@ -95,12 +95,15 @@ class SGD:
 
     def add_penalties(self, theta: list[Tensor], into: list[Tensor]) -> None:
         """decay * theta + mu * (theta - anchor) + drift"""
-        if self.anchor:
-            apart = torch._foreach_sub(theta, [self.anchor[i][: self.rows] for i in self.moving])
-        if self.decay:
-            torch._foreach_add_(into, theta, alpha=self.rate * self.decay)
-        if self.anchor:
-            torch._foreach_add_(into, apart, alpha=self.rate * self.mu)
+        anchor = [self.anchor[i][: self.rows] for i in self.moving] if self.anchor else []
+        if anchor and not (self.momentum or self.decay):
+            torch._foreach_lerp_(theta, anchor, self.lr * self.mu)  # in one pass
+        else:
+            apart = list(torch._foreach_sub(theta, anchor)) if anchor else []
+            if self.decay:
+                torch._foreach_add_(into, theta, alpha=self.rate * self.decay)
+            if apart:
+                torch._foreach_add_(into, apart, alpha=self.rate * self.mu)
         if self.drift:
             torch._foreach_add_(into, [self.drift[i][: self.rows] for i in self.moving], alpha=self.rate)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import schedule
-from .descent import Step, gradient, surprise
+from .descent import SGD, Step, gradient, surprise
 from .models import Batched
 from .models.batched import Loss
 
@@ -32,6 +32,18 @@ class MiniBatch:
         leaves = [part.requires_grad_() for part in model.split(theta)]
         g = model.join(gradient(model, leaves, leaves, self.data, loss))
         return g.add_(theta, alpha=decay) if decay else g
+
+    def descend(
+        self, theta: Tensor, *, steps: int, lr: float, pull: tuple[float, Tensor], loss: Loss | None = None
+    ) -> Tensor:
+        """So many steps of SGD on this one batch: theta <- theta - lr * (grad + mu * (theta - anchor)), `pull` = (mu,
+        anchor)."""
+        cohort, rows = self.cohort, slice(0, len(theta))
+        sgd = SGD(cohort.model, lr, 0.0, cohort.train.weight_decay, mu=pull[0])
+        sgd.begin(rows, theta, anchor=pull[1])
+        for _ in range(steps):
+            sgd.step(self.data, loss)
+        return sgd.result(rows)
 
     def take(self, values: Tensor) -> Tensor:
         """Of a value or vector for each client of the cohort, those of this batch's (K, ...)."""

@@ -185,7 +185,8 @@ class Quadratic:
     ) -> None:
         for method in (Cohort.grad, MiniBatch.grad):
             monkeypatch.setattr(method, "__defaults__", (self.loss,))
-        monkeypatch.setitem(Cohort.descend.__kwdefaults__ or {}, "loss", self.loss)
+        for descend in (Cohort.descend, MiniBatch.descend):
+            monkeypatch.setitem(descend.__kwdefaults__ or {}, "loss", self.loss)
         self.a, self.z = torch.tensor(a), torch.tensor(z)
         self.clients, d = self.z.shape
         n = np.array(samples or [1] * self.clients)

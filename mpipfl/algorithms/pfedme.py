@@ -65,9 +65,7 @@ class PFedMe(Algorithm):
 
     def solve(self, theta: Tensor, w: Tensor, batch: MiniBatch) -> Tensor:
         """theta_i(w) (7)"""
-        for _ in range(self.inner_steps):
-            theta = theta - self.personal_lr * (batch.grad(theta) + self.lam * (theta - w))
-        return theta
+        return batch.descend(theta, steps=self.inner_steps, lr=self.personal_lr, pull=(self.lam, w))
 
     def arrive(
         self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
@@ -76,7 +74,7 @@ class PFedMe(Algorithm):
 
     def newcomer(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> Client:
         def local(theta: Tensor, batch: MiniBatch) -> tuple[Tensor]:
-            return (self.solve(theta, server.w, batch),)
+            return (self.solve(theta, server.w.expand_as(theta), batch),)
 
         return Client(*cohort.iterate(local, (clients.theta,)))
 
