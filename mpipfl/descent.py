@@ -130,11 +130,11 @@ def adam(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Step `number` (from 0, of each row) of PyTorch's Adam with its defaults: the new theta and its gradient's running
     moments."""
-    mean = 0.9 * mean + 0.1 * gradient
-    square = 0.999 * square + 0.001 * gradient.square()
+    mean = mean.lerp(gradient, 0.1)
+    square = (0.999 * square).addcmul_(gradient, gradient, value=0.001)
     past = [[1 - decay ** (n + 1) for n in number.tolist()] for decay in (0.9, 0.999)]
     of_mean, of_square = torch.tensor(past, dtype=theta.dtype, device=theta.device).unsqueeze(2)
-    return theta - lr * (mean / of_mean) / ((square / of_square).sqrt() + 1e-8), mean, square
+    return theta.addcdiv(mean / of_mean, (square / of_square).sqrt_().add_(1e-8), value=-lr), mean, square
 
 
 def gradient(
