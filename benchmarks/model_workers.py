@@ -9,8 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mpipfl import schedule
-from mpipfl.cohort import SWEEP, bites, steps_of
+from mpipfl.cohort import steps_of
 from mpipfl.data.sizes import Sized
+from mpipfl.feed import SWEEP, bites
 from mpipfl.lanes import Lanes
 from mpipfl.placement import place
 

@@ -7,7 +7,6 @@ depend on which others share its matrix (two rows at least: a lonely client gets
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,17 +19,12 @@ from torch import Tensor
 from . import schedule
 from .config import Train
 from .descent import SGD, Rows, Step, company, gradient
-from .lanes import Lanes, Leg, waves
+from .feed import relay, sweep
+from .lanes import Leg
 from .minibatch import MiniBatch, Slope
 from .models import Batched
 from .models.batched import Loss, cross_entropy
 from .store import Store
-
-SWEEP = 128  # samples at a time where a whole part of the data is gone through
-AHEAD = 1 << 20  # numbers laid out in advance for the coming steps
-
-Plan = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]  # rows -> samples, how many, their weight
-Sweep = Callable[[np.ndarray, Iterator[Step]], None]  # (rows, their steps)
 
 
 class Score(NamedTuple):
@@ -124,7 +118,7 @@ class Cohort:
                     lanes, rows = places(leg.ended.lanes), self._at(leg.ended.rows)
                     out[rows] = sgd.result(lanes)
 
-        self._relay(train, wanted, None, self._plan(wanted, stream))
+        relay(self, train, wanted, None, [stream])
         return self._unmoved(out, theta, wanted)
 
     def iterate(
@@ -162,8 +156,7 @@ class Cohort:
                     for result, field in zip(out, fields, strict=True):
                         result[rows] = field[lanes]
 
-        plans = [self._plan(wanted, f"{stream} {b}" if b else stream, batch) for b in range(batches)]
-        self._relay(run, wanted, batch, *plans)
+        relay(self, run, wanted, batch, [f"{stream} {b}" if b else stream for b in range(batches)])
         return tuple(self._unmoved(result, field, wanted) for result, field in zip(out, state, strict=True))
 
     def grad(self, theta: Tensor, loss: Loss | None = None) -> Tensor:
@@ -188,7 +181,7 @@ class Cohort:
                 total[: step.active] += self.model.join(gradient(self.model, leaves, leaves, step, loss))[: step.active]
             out[self._at(rows)] = total[: len(rows)]
 
-        self._sweep(run, "train", chosen)
+        sweep(self, run, "train", chosen)
         return out / torch.from_numpy(samples).to(self.device)[:, None]
 
     def loss(self, theta: Tensor, part: str = "train") -> Tensor:
@@ -215,7 +208,7 @@ class Cohort:
             out[place] = total
 
         with torch.no_grad():
-            self._sweep(run, part)
+            sweep(self, run, part)
         samples = torch.from_numpy(self.store.part(part, self.clients)[1]).to(self.device)
         said[torch.arange(longest, device=self.device) >= samples[:, None]] = -1
         right, losses = (out / samples[:, None]).unbind(1)  # 0 / 0 is NaN
@@ -243,7 +236,7 @@ class Cohort:
                 write(out, place[: step.active], number, score(logits).double())
 
         with torch.no_grad():
-            self._sweep(run, part)
+            sweep(self, run, part)
         out[torch.arange(longest, device=self.device) >= torch.from_numpy(samples).to(self.device)[:, None]] = torch.nan
         return out
 
@@ -264,28 +257,41 @@ class Cohort:
             return self, base
         here = self.at(np.unique(self.clients))
         whole = self.unite(base, base.new_zeros(head.dimension))
-        seen = here.store.seen(here.clients, here._features(whole, head.shape))
-        same = self.train, self.seed, self.round, self.width, self.beat, self.tally
-        return Cohort(self.clients, seen, head, *same), base[:0]
+        seen = here.store.seen(here.clients, here._of_training(whole, self.model.features))
+        return self._with(seen, head), base[:0]
 
-    def _features(self, theta: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """What the base of one model makes of all training samples, client after client."""
+    def listening(self, theta: Tensor) -> Cohort:
+        """The same clients, draws and batches, and with every training sample what the client's network theta (m, d)
+        says of it (`MiniBatch.heard`), found once. A client that is here several times has one network."""
+        clients, first = np.unique(self.clients, return_index=True)
+        here = self.at(clients)
+        said = here._of_training(take(theta, self._at(first)), self.model.outputs)
+        return self._with(here.store.heard(clients, said), self.model)
+
+    def _with(self, store: Store, model: Batched) -> Cohort:
+        return Cohort(self.clients, store, model, self.train, self.seed, self.round, self.width, self.beat, self.tally)
+
+    def _of_training(self, theta: Tensor, f: Callable[..., Tensor]) -> Tensor:
+        """What f makes of all training samples with each client's model, client after client."""
         samples = self.store.part("train", self.clients)[1]
         ends = np.cumsum(samples)
-        out = torch.empty(int(ends[-1]) if len(ends) else 0, *shape, device=self.device)
+        out = torch.empty(0, device=self.device)
 
         def run(rows: np.ndarray, feed: Iterator[Step]) -> None:
+            nonlocal out
             parts = self._split(theta, rows)
             for number, step in enumerate(feed):
                 some = rows[: step.active]
                 at = number * step.y.shape[1] + np.arange(step.y.shape[1])
                 there = self._at(at < samples[some, None])
                 place = self._at((ends - samples)[some, None] + at)
-                found = self.model.features([p[: max(2, step.active)] for p in parts], step.x)
+                found = f([p[: max(2, step.active)] for p in parts], step.x)
+                if not len(out):
+                    out = torch.empty(int(ends[-1]), *found.shape[2:], device=self.device)
                 out[place[there]] = found[: step.active][there]
 
         with torch.no_grad():
-            self._sweep(run, "train")
+            sweep(self, run, "train")
         return out
 
     def of(self, rows: Tensor) -> Cohort:
@@ -358,110 +364,6 @@ class Cohort:
         out[idle] = take(start, idle)
         return out
 
-    def _plan(self, steps: np.ndarray, stream: str, batch: int | None = None) -> Plan:
-        """The random mini-batches of training, by rows of one size of batch: which samples, and how many count."""
-        start, samples = self.store.part("train", self.clients)
-        sizes = self._sizes(batch)
-
-        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            index, count = schedule.batches(
-                self.seed, stream, self.round, self.clients[rows], samples[rows], steps[rows], int(sizes[rows[0]])
-            )
-            self.tally.steps += int(steps[rows].sum())
-            self.tally.samples += int(count.sum())
-            total = 1.0 if self.train.loss == "mean" else samples[rows, None]
-            return index + start[rows, None, None], count, total / np.maximum(count, 1)
-
-        return plan
-
-    def _sweep(self, run: Sweep, part: str, chosen: Sequence[np.ndarray] | None = None) -> None:
-        """Once through a part of every client's data, or the chosen places of it, each sample with weight one: in
-        bites of SWEEP, or for clients with less in a single one that is not much too large."""
-        start, samples = self.store.part(part, self.clients)
-        if chosen is not None:
-            samples = np.array([len(places) for places in chosen], dtype=np.int64)
-        sizes = bites(samples, 8, max(1, min(SWEEP, self.store.longest(part))))
-
-        def plan(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            size = int(sizes[rows[0]])
-            count = np.clip(samples[rows, None] - np.arange(-(-samples[rows].max() // size)) * size, 0, size)
-            index = np.arange(count.shape[1] * size).reshape(1, -1, size) + np.zeros((len(rows), 1, 1), dtype=np.int64)
-            if chosen is not None:
-                index = padded([chosen[row] for row in rows], index.shape[1] * size).reshape(index.shape)
-            index[np.arange(size) >= count[..., None]] = 0
-            return index + start[rows, None, None], count, np.ones(count.shape)
-
-        for size in np.unique(sizes):
-            among = np.flatnonzero(sizes == size)
-            steps = -(-samples[among] // size)
-            order = np.argsort(-steps, kind="stable")
-            for first in range(0, len(order), self.width):
-                some = order[first : first + self.width]
-                rows = among[some]
-                with self._named(rows):
-                    run(rows, self._feed(steps[some], *plan(rows)))
-
-    def _sizes(self, batch: int | None) -> np.ndarray:
-        """To how many samples each client's mini-batches are filled up: to all of a batch, but where that is a large
-        one (all samples of the largest client, say) not to far more than the client has."""
-        samples = self.store.part("train", self.clients)[1]
-        return bites(samples, SWEEP, min(batch or self.train.batch, self.store.longest("train")))
-
-    def _relay(self, run: Callable[[Iterator[Leg]], None], steps: np.ndarray, batch: int | None, *plans: Plan) -> None:
-        """Train all clients with steps to make, in as many lanes as the matrix is wide, on the batches of each plan."""
-        sizes = self._sizes(batch)
-        for size in np.unique(sizes):
-            among = np.flatnonzero((sizes == size) & (steps > 0))
-            order = among[np.argsort(-steps[among], kind="stable")]
-            width = min(self.width, max(2, self.width * self.train.batch // int(size)))  # as much data at a time
-            for wave in waves(steps[order], width, int(size)):
-                rows = order[wave]
-                lanes = Lanes(rows, steps[rows], width)
-                with self._named(rows):
-                    run(lanes.legs(*(self._feed(lanes.length, *self._laid_out(lanes, plan)) for plan in plans)))
-
-    def _laid_out(self, lanes: Lanes, plan: Plan) -> tuple[np.ndarray, ...]:
-        """What a plan says of the clients (n, steps, ...), in the time of the lanes (lanes, steps, ...)."""
-        out: list[np.ndarray] = []
-        for first in range(0, len(lanes.rows), self.width):  # alike, as they are sorted: little is filled up
-            clients = np.arange(first, min(first + self.width, len(lanes.rows)))
-            values = plan(lanes.rows[clients])
-            if not out:
-                shape = len(lanes.length), int(lanes.length[0])
-                out = [np.zeros((*shape, *value.shape[2:]), value.dtype) for value in values]
-            for value, whole in zip(values, out, strict=True):
-                lanes.spread(value, clients, whole)
-        return tuple(out)
-
-    @contextlib.contextmanager
-    def _named(self, rows: np.ndarray) -> Iterator[None]:
-        """An error says whose it may be: they are named in the one message."""
-        try:
-            yield
-        except Exception as error:
-            error.clients = self.clients[rows].tolist()  # type: ignore[attr-defined]
-            raise
-
-    def _feed(self, steps: np.ndarray, index: np.ndarray, count: np.ndarray, weight: np.ndarray) -> Iterator[Step]:
-        """The batches of every step, laid out a few steps ahead; `steps` falls, so the active rows are the first."""
-        numbers = index.shape[2] * max(1, int(np.prod(self.model.shape)))
-        weights = np.where(np.arange(index.shape[2]) < count[..., None], weight[..., None], 0.0).astype(np.float32)
-        begin = 0
-        while begin < (steps[0] if len(steps) else 0):
-            active = int(np.searchsorted(-steps, -begin, side="left"))  # rows with steps > begin
-            end = min(int(steps[active - 1]), begin + max(1, AHEAD // (active * numbers)))
-            rows = np.resize(np.arange(active), max(2, active))
-            chosen = torch.from_numpy(np.ascontiguousarray(index[rows, begin:end].swapaxes(0, 1)))  # (S, rows, B)
-            where = chosen.flatten().to(self.device)
-            x = self.model.arrange(self.store.inputs(where).view(*chosen.shape, *self.model.shape))
-            y = self.store.y.index_select(0, where).view(chosen.shape)
-            w = torch.from_numpy(np.ascontiguousarray(weights[rows, begin:end].swapaxes(0, 1))).to(self.device)
-            for s in range(end - begin):
-                if not self.beat():
-                    return
-                yield Step(active, x[s], y[s], w[s])
-            begin = end
-
 
 def take(theta: Tensor, rows: Tensor) -> Tensor:
     """The rows of a matrix, or a vector as often."""
@@ -488,21 +390,6 @@ def write(out: Tensor, rows: Tensor, number: int, values: Tensor) -> None:
     size = values.shape[1]
     columns = slice(number * size, min((number + 1) * size, out.shape[1]))
     out[rows, columns] = values[: len(rows), : columns.stop - columns.start]
-
-
-def bites(samples: np.ndarray, least: int, most: int) -> np.ndarray:
-    """How many samples at a time are taken of a client with so many: the power of two that holds them all, from the
-    least to the most. By the client alone, as the last bits may depend on it."""
-    power = 1 << np.ceil(np.log2(np.maximum(samples, least))).astype(np.int64)
-    return np.minimum(power, most)
-
-
-def padded(rows: Sequence[np.ndarray], width: int) -> np.ndarray:
-    """Arrays of places as one matrix, filled up with zeros."""
-    out = np.zeros((len(rows), width), dtype=np.int64)
-    for row, places in zip(out, rows, strict=True):
-        row[: len(places)] = places
-    return out
 
 
 def steps_of(batch: int, epochs: int, samples: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ class Step(NamedTuple):
     x: Tensor  # arranged for the network
     y: Tensor  # (rows, B)
     weight: Tensor  # (rows, B): 1 / batch size (n / batch size for a sum, 1 in a sweep), zero where is no sample
+    heard: Tensor | None = None  # (rows, B, classes): what another network says of it
 
 
 class SGD:

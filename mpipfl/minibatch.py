@@ -49,10 +49,11 @@ class MiniBatch:
         """Of a value or vector for each client of the cohort, those of this batch's (K, ...)."""
         return values[torch.from_numpy(self.rows).to(values.device)]
 
-    def outputs(self, theta: Tensor) -> Tensor:
-        """What networks (K, d) say to this batch (K, B, classes); nothing is recorded for a gradient."""
-        with torch.no_grad():
-            return self.cohort.model.outputs(self.cohort.model.split(theta), self.data.x)
+    @property
+    def heard(self) -> Tensor:
+        """What the network that the cohort is listening to says to this batch (K, B, classes)."""
+        assert self.data.heard is not None, "only in a cohort.listening(theta)"
+        return self.data.heard
 
     def surprise(self, logits: Tensor) -> Tensor:
         """The gradient of the cross-entropy of this batch's labels with respect to the logits: softmax - onehot, each

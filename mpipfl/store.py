@@ -28,6 +28,7 @@ class Store:
     make: Make | None = None
     clients: np.ndarray | None = None  # whose samples are here (sorted); None for all
     whole: Store | None = None  # what this is a part of
+    said: Tensor | None = None  # (T, classes): what a network says of each sample, where that is known
 
     def of(self, clients: np.ndarray) -> Store:
         """A store that has the samples of these clients."""
@@ -40,11 +41,21 @@ class Store:
     def seen(self, clients: np.ndarray, x: Tensor) -> Store:
         """These clients (sorted) with other samples for training, one for each they have, and none besides."""
         bounds = np.concatenate([self.bounds[:, :2], self.bounds[:, [1, 1]]], 1)
+        y = self.y[self._training(clients)]
+        return replace(self, x=x, y=y, bounds=bounds, clients=clients, place=None, make=None, whole=self.whole or self)
+
+    def heard(self, clients: np.ndarray, said: Tensor) -> Store:
+        """The same samples, with what is said of those clients' (sorted) training samples, one after the other."""
+        whole = said.new_zeros(len(self.y), *said.shape[1:])
+        whole[self._training(clients)] = said
+        return replace(self, said=whole)
+
+    def _training(self, clients: np.ndarray) -> Tensor:
+        """Where the clients' training samples are."""
         start, samples = self.part("train", clients)
         ends = np.cumsum(samples)
-        own = np.arange(len(x)) + np.repeat(start - (ends - samples), samples)
-        y = self.y[torch.from_numpy(own).to(self.y.device)]
-        return replace(self, x=x, y=y, bounds=bounds, clients=clients, place=None, make=None, whole=self.whole or self)
+        own = np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - (ends - samples), samples)
+        return torch.from_numpy(own).to(self.y.device)
 
     def inputs(self, where: Tensor) -> Tensor:
         return self.x.index_select(0, where if self.place is None else self.place[where])

@@ -11,7 +11,7 @@ import torch
 
 from . import schedule
 from .algorithms import Algorithm, Facts
-from .cohort import SWEEP, Cohort, steps_of
+from .cohort import Cohort, steps_of
 from .comm import Comm, choose_device
 from .config import Config
 from .data.federated import divide, fill, made
@@ -19,6 +19,7 @@ from .data.partition import Partition
 from .data.samples import MadeSamples, Samples
 from .errors import ConfigError
 from .evaluate import TOGETHER
+from .feed import SWEEP
 from .models import Batched, build
 from .newcomers import Newcomers, Origin
 from .store import Store

@@ -477,7 +477,7 @@ CHOSEN = [[0, 12, 5, 7, 1], [], list(range(29, 0, -3)), [0], [7, 2], [3, 3, 16]]
 @pytest.mark.parametrize("bite", [2, 128])
 def test_the_mean_gradient_of_chosen_samples(bite: int, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one bite or several; NaN for who has none of them; without weight decay, and never summed."""
-    monkeypatch.setattr("mpipfl.cohort.SWEEP", bite)
+    monkeypatch.setattr("mpipfl.feed.SWEEP", bite)
     bench = Bench(network, weight_decay=0.5, loss="sum")
     got = bench.cohort().mean_grad(bench.theta, [np.array(places, dtype=np.int64) for places in CHOSEN])
     all_, one = bench.cohort().mean_grad(bench.theta), bench.cohort().mean_grad(bench.theta[0])
@@ -621,7 +621,7 @@ def test_no_clients_at_all() -> None:
 
 @pytest.mark.parametrize(
     ("limit", "value", "width"),
-    [*(("cohort.AHEAD", many, 4) for many in (1, 500, 3000)), *(("lanes.WAVE", many, 2) for many in (1, 60))],
+    [*(("feed.AHEAD", many, 4) for many in (1, 500, 3000)), *(("lanes.WAVE", many, 2) for many in (1, 60))],
 )
 def test_bits_do_not_depend_on_how_much_is_prepared(
     limit: str, value: int, width: int, company: tuple[Bench, Tensor], monkeypatch: pytest.MonkeyPatch
@@ -682,10 +682,10 @@ def test_a_slope_is_another_loss_for_each_client(network: str) -> None:
     def slope(batch: MiniBatch, logits: Tensor) -> Tensor:
         shapes.add(len(logits))
         assert not logits.requires_grad
-        apart = logits - batch.outputs(batch.take(other))
+        apart = logits - batch.heard
         return 2 * batch.take(factor).view(-1, 1, 1) * apart * batch.data.weight.unsqueeze(2)
 
-    got = bench.cohort(width=12).descend(bench.theta, slope=slope, epochs=2)
+    got = bench.cohort(width=12).listening(other).descend(bench.theta, slope=slope, epochs=2)
     assert len(shapes) > 1
     for k, steps in enumerate(epochs(6, 2)):
         x, _ = bench.data(k, "train")

@@ -152,11 +152,12 @@ class PersFL(FedAvg):
 
         def slope(batch: MiniBatch, logits: Tensor) -> Tensor:
             lam, t = (column.view(-1, 1, 1) for column in batch.take(pairs).unbind(1))
-            soft = torch.log_softmax(batch.outputs(batch.take(teacher)) / t, 2)
+            soft = torch.log_softmax(batch.heard / t, 2)
             apart = softened(torch.log_softmax(logits / t, 2), soft, self.distill, self.direction)
             return (1 - lam) * batch.surprise(logits) + lam * t * apart * batch.data.weight.unsqueeze(2)
 
-        return cohort.descend(teacher, epochs=self.student_epochs, lr=self.student_lr, slope=slope, stream="student")
+        pupils = cohort.listening(teacher)
+        return pupils.descend(teacher, epochs=self.student_epochs, lr=self.student_lr, slope=slope, stream="student")
 
     # ------------------------------------------------------------------ what is seen
 
