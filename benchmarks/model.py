@@ -98,8 +98,8 @@ def parser() -> Parser:
     asked.add_argument("--evaluate-every", type=count("--evaluate-every", 0), default=5, metavar="N", help="0: never")
     asked.add_argument("--checkpoint-every", type=count("--checkpoint-every", 0), default=10, metavar="N",
                        help="0: never")  # fmt: skip
-    asked.add_argument("--halving", action="store_true", help="as if large vectors were split among the ranks on their "
-                       "way (recursive halving), not passed whole from level to level of a tree")  # fmt: skip
+    asked.add_argument("--whole", action="store_true", help="as if rank 0 summed up and stepped long vectors, too, and "
+                       "all ranks did not share in it")  # fmt: skip
     asked.add_argument("--report", type=said(picture), metavar="FILE", help="curves as .html or .png")
     return parser
 

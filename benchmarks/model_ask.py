@@ -65,7 +65,7 @@ class Scenario(NamedTuple):
 def ask(path: Path, options: argparse.Namespace) -> None:
     """The answer on the screen, and as a picture where one is wanted."""
     calibration = read(path)
-    machine = on(options.node, calibration, options.halving)
+    machine = on(options.node, calibration, options.whole)
     network = network_of(options.model, options.node, calibration)
     samples = options.samples or MODELS["mlp" if isinstance(options.model, int) else options.model].samples
     scenarios = []
@@ -96,8 +96,8 @@ def heading(options: argparse.Namespace, network: Network) -> str:
     )
 
 
-def on(node: Node, calibration: Calibration, halving: bool = False) -> Machine:
-    return Machine(calibration.units, node.gpus, Link(node.latency, 1 / node.net), halving)
+def on(node: Node, calibration: Calibration, whole: bool = False) -> Machine:
+    return Machine(calibration.units, node.gpus, Link(node.latency, 1 / node.net), whole)
 
 
 def network_of(model: str | int, node: Node, calibration: Calibration) -> Network:

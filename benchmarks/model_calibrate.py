@@ -188,10 +188,10 @@ def mean(server: Server, total: Any) -> Server:
 
 
 def sums(comm: Comm, repeats: int) -> Units:
-    """A worker's share of an exact sum, and the server's step, by their phases."""
+    """A worker's share of an exact sum, and the server's step, by their phases. Slices are of the same work."""
     telemetry = Telemetry(time.process_time)
     found: dict[str, list[float]] = {"reduce": [], "server": []}
-    shapes = [(1, 1_000), (100, 1_000), (10, 60_000), (1, 500_000), (8, 500_000)]  # clients, numbers
+    shapes = [(1, 1_000), (100, 1_000), (10, 60_000), (1, 500_000), (8, 500_000), (2, 8_000_000)]  # clients, numbers
     for clients, numbers in shapes:
         fl = Federation(comm, telemetry, clients)
         fl.begin(1, np.arange(clients), np.zeros(clients, dtype=np.int64))

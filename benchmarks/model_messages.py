@@ -38,7 +38,7 @@ class Machine(NamedTuple):
     units: Units
     workers: int = 1 << 30  # on a node; the server is beside those of the first
     network: Link = NOTHING  # between nodes
-    halving: bool = False  # whether large vectors are split among the ranks on their way
+    whole: bool = False  # whether long vectors, too, are summed up and stepped by rank 0 (they are not)
 
     def of(self, term: str, **counts: Any) -> Any:
         """Σ counts * units; counts may be arrays."""
@@ -68,18 +68,27 @@ def tree(size: float, links: list[Link]) -> float:
 
 
 def halving(size: float, links: list[Link]) -> float:
-    """A vector by recursive halving, and its parts gathered (or the reverse, for a broadcast): the i-th level, from 1,
-    moves 2^-i of it, twice."""
-    return 2 * sum(link.seconds(size / 2**i) for i, link in enumerate(links, start=1))
+    """A vector's sums, of which every rank gets its part, by recursive halving, or the reverse, everybody's parts to
+    all: the i-th level, from 1, moves 2^-i of it."""
+    return sum(link.seconds(size / 2**i) for i, link in enumerate(links, start=1))
 
 
 def collective(machine: Machine, ranks: int, kind: str, size: float) -> Cost:
     """A reduction or a broadcast: every rank is called, and every rank but one sends, or receives, once."""
     if ranks == 1:
         return Cost(0.0, 0.0)
-    links = machine.levels(ranks, kind)
-    path = min(tree(size, links), halving(size, links)) if machine.halving else tree(size, links)
+    path = tree(size, machine.levels(ranks, kind))
     return called(machine, ranks, kind, path, (ranks - 1) * machine.link(f"{kind}, work").seconds(size))
+
+
+def in_parts(machine: Machine, ranks: int, kind: str, size: float, turns: int) -> Cost:
+    """The same of a long vector, to which every rank has a part (`mpipfl.slices`), in several turns."""
+    if ranks == 1:
+        return Cost(0.0, 0.0)
+    links, work = machine.levels(ranks, kind), machine.link(f"{kind}, work")
+    total = ranks * len(links) * work.message + (ranks - 1) * work.byte * size / turns
+    once = called(machine, ranks, kind, halving(size / turns, links), total)
+    return Cost(turns * once.path, turns * once.total)
 
 
 def called(machine: Machine, ranks: int, kind: str, path: float, total: float) -> Cost:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .model_messages import Cost, Machine, collective, everywhere, to_server, vote
+from mpipfl.slices import LONG, WORK, chunks
+
+from .model_messages import Cost, Machine, collective, everywhere, in_parts, to_server, vote
 from .model_workers import DRAWS, Task, loads
 
 TERMS = (
@@ -68,25 +70,33 @@ def of_every_rank(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
 
 
 def of_messages(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
-    """The sums' magnitudes, the sums (float64), the new models (float32), and the votes on steps."""
-    numbers, agreed = task.network.dimension * task.models, vote(machine, ranks)
+    """The sums' magnitudes, the sums (float64), the new models (float32), and the votes on steps. Long vectors take
+    one vote more: the small sums, which all ranks need."""
+    numbers, agreed, turns = task.network.dimension * task.models, vote(machine, ranks), slices_of(task, machine, ranks)
+    steps = 1 + sum(1 / every for every in (task.evaluate_every, task.checkpoint_every) if every) + (turns > 0)
+    votes = Cost((1 + steps) * agreed.path, (1 + steps) * agreed.total)
+    if turns:
+        sums = in_parts(machine, ranks, "reduce", 8 * numbers, turns)
+        return {"votes": votes, "reduce": sums, "broadcast": in_parts(machine, ranks, "broadcast", 4 * numbers, turns)}
     sums = collective(machine, ranks, "reduce", 8 * (numbers + 1))
-    steps = 1 + sum(1 / every for every in (task.evaluate_every, task.checkpoint_every) if every)
-    return {
-        "votes": Cost((1 + steps) * agreed.path, (1 + steps) * agreed.total),
-        "reduce": sums,
-        "broadcast": collective(machine, ranks, "broadcast", 4 * numbers),
-    }
+    return {"votes": votes, "reduce": sums, "broadcast": collective(machine, ranks, "broadcast", 4 * numbers)}
+
+
+def slices_of(task: Task, machine: Machine, ranks: int) -> int:
+    """In how many turns all ranks make the server's step; 0 where rank 0 makes it."""
+    long = task.network.dimension >= LONG and not machine.whole
+    return sum(1 for _ in chunks(task.network.dimension, ranks, task.models)) if long else 0
 
 
 def of_server(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
     """The server's step, and a checkpoint half way: the models, all clients' state, all evaluations until then."""
     numbers, state = task.network.dimension * task.models, task.network.dimension * task.state * task.clients
-    step = machine.of("server", once=1, number=numbers)
+    turns = slices_of(task, machine, ranks)
+    step = machine.of("server", once=max(1, turns), number=numbers / (ranks if turns else 1))
     counts = {"once": 1.0, "byte": 4.0 * (numbers + state), "past": HISTORY * evaluated(task) / 2}
     written, come = machine.of("checkpoint", **counts), to_server(machine, ranks, 4.0 * state)
     saved = Cost(written + come.path, written + come.total) if state else Cost(written, written)
-    return {"server": Cost(step, step), "checkpoint": shared(saved, task.checkpoint_every)}
+    return {"server": Cost(step, step * (ranks if turns else 1)), "checkpoint": shared(saved, task.checkpoint_every)}
 
 
 def shared(cost: Cost, every: int) -> Cost:
@@ -107,9 +117,11 @@ def seconds(found: dict[str, Cost]) -> float:
 def server_memory(task: Task, machine: Machine) -> float:
     """Bytes of rank 0's own memory at the end of a run: the program; what every rank knows of each client and sample
     (bounds, hosts, work and an evaluation's table; places in the source and in the store); the histories, once more
-    while they are written; and the models, as they were at the start, as they are, as a sum and its mean in float64,
-    and as they will be."""
+    while they are written; and the models, as they were at the start, as they are, as they will be, and as a sum and
+    its mean in float64 (of long vectors, of a chunk of columns)."""
     samples = task.clients * task.samples * (1 + task.tested)
     known = (160 + 3 * HISTORY) * task.clients + 32 * samples
-    models = task.network.dimension * (4 + task.models * (4 + 8 + 8 + 4))
+    numbers = task.network.dimension * task.models
+    wide = min(numbers, WORK) if slices_of(task, machine, 1) else numbers
+    models = 4 * task.network.dimension + (4 + 4) * numbers + (8 + 8) * wide
     return machine.units["memory"]["program"] + known + 2 * HISTORY * evaluated(task) + models

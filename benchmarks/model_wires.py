@@ -18,7 +18,7 @@ from mpipfl.telemetry import Telemetry
 from .model_messages import Units
 from .model_units import OTHERS, fit
 
-SIZES = (8, 1 << 16, 1 << 20, 1 << 23)  # bytes of messages
+SIZES = (8, 1 << 16, 1 << 20, 1 << 23, 1 << 26)  # bytes of messages
 LARGE = 1 << 20
 OFTEN = 10  # bare messages between two looks at the clock
 

@@ -73,6 +73,11 @@ def memory_file(size: int) -> tuple[int, bytes]:
     return -1, b""
 
 
+def as_mpi(buffer: torch.Tensor) -> Any:
+    """A contiguous tensor in a form that mpi4py takes."""
+    return buffer if buffer.is_cuda else buffer.numpy()
+
+
 CODE = 8  # where in the votes a rank that ends the job writes its exit code, inverted: the votes are joined by "and"
 
 
@@ -147,6 +152,28 @@ class Comm:
         operation = {"sum": MPI.SUM, "max": MPI.MAX}[op]
         self._each(buffer, lambda part: self.mpi.Allreduce(MPI.IN_PLACE, part, op=operation))
 
+    def reduce_scatter(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Of a buffer with a part for each rank (ranks, ...), the sum over ranks of this one's part."""
+        whole = self._where_mpi_reads(buffer)
+        out = torch.empty(whole.shape[1:], dtype=whole.dtype, device=whole.device)
+        self._wait(self.mpi.Reduce_scatter_block, as_mpi(whole), as_mpi(out), op=MPI.SUM)
+        self.bytes += buffer.numel() * buffer.element_size()
+        return out.to(buffer.device)
+
+    def allgather_parts(self, buffer: torch.Tensor) -> None:
+        """A buffer with a part of each rank (ranks, ...), of which everyone has filled in its own, in place."""
+        whole = self._where_mpi_reads(buffer)
+        self._wait(self.mpi.Allgather, MPI.IN_PLACE, as_mpi(whole))
+        self.bytes += buffer.numel() * buffer.element_size()
+        if whole is not buffer:
+            buffer.copy_(whole)
+
+    def _where_mpi_reads(self, buffer: torch.Tensor) -> torch.Tensor:
+        """A contiguous tensor that MPI can read now: itself, or a GPU's on the host where the library needs that."""
+        if buffer.is_cuda and self.direct:
+            torch.cuda.synchronize(buffer.device)
+        return buffer.cpu() if buffer.is_cuda and not self.direct else buffer
+
     def gather(self, rows: np.ndarray) -> list[np.ndarray] | None:
         """Every rank's rows (any number of them, alike in shape and type) as a list on rank 0, None elsewhere."""
         rows = np.ascontiguousarray(rows)
@@ -182,13 +209,9 @@ class Comm:
     def exchange(self, parts: list[torch.Tensor], sizes: list[int]) -> list[torch.Tensor]:
         """Part r goes to rank r; what the ranks sent here, `sizes` elements each, comes back as flat tensors."""
         device = parts[0].device
-        away = not self.direct and device.type == "cuda"
-        out = torch.cat([part.detach().reshape(-1) for part in parts]).to("cpu" if away else device)
+        out = self._where_mpi_reads(torch.cat([part.detach().reshape(-1) for part in parts]))
         into = torch.empty(sum(sizes), dtype=out.dtype, device=out.device)
-        if out.is_cuda:
-            torch.cuda.synchronize(device)
-        pair: list[Any] = [buffer if buffer.is_cuda else buffer.numpy() for buffer in (out, into)]
-        self._wait(self.mpi.Alltoallv, [pair[0], [part.numel() for part in parts]], [pair[1], sizes])
+        self._wait(self.mpi.Alltoallv, [as_mpi(out), [part.numel() for part in parts]], [as_mpi(into), sizes])
         self.bytes += (out.numel() - parts[self.rank].numel()) * out.element_size()
         return list(into.to(device).split(sizes))
 

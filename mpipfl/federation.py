@@ -21,6 +21,7 @@ from .comm import Comm
 from .errors import UserError
 from .exchange import Routes
 from .pulse import Skipped
+from .slices import in_slices, length_of
 from .telemetry import Telemetry
 
 S = TypeVar("S", bound=tuple[Any, ...])
@@ -81,8 +82,11 @@ class Federation:
     def aggregate(self, f: Callable[[S, Any], S], server: S, **sums: Term) -> S:
         """f(server, Σ) computed on rank 0, on every rank. A sum is given as `value` or `(weight, value)`: a weight per
         client, or a row of weights per client (m, r) for a result of r rows."""
+        terms = {name: weighted(term) for name, term in sums.items()}
+        if length := length_of(f, server, [term.shape for term in terms.values()]):
+            return self._stepped_in_slices(f, server, terms, length)
         with self.telemetry.phase("reduce"):
-            total = self._sum({name: weighted(term) for name, term in sums.items()}, everywhere=False)
+            total = self._sum(terms, self._spacing(terms), everywhere=False)
         if not self.kept:
             return server  # nobody reported, or every client of the round was left out
         with self.telemetry.phase("server"):
@@ -93,7 +97,8 @@ class Federation:
     def share(self, value: Tensor) -> Tensor:
         """Σ over the round's clients of a small value per client, on every rank."""
         with self.telemetry.phase("reduce"):
-            return self._sum({"value": weighted(value)}, everywhere=True)["value"]
+            terms = {"value": weighted(value)}
+            return self._sum(terms, self._spacing(terms), everywhere=True)["value"]
 
     def gather(self, value: Tensor) -> Tensor:
         """One value or short row per client of the round (n, ...), in client order, on every rank."""
@@ -243,27 +248,54 @@ class Federation:
 
     # ------------------------------------------------------------------ how sums are made
 
-    def _sum(self, terms: dict[str, Weighted], everywhere: bool) -> dict[str, Tensor]:
-        spacing = self._spacing(terms)
-        kept = self.reporting & ~self.left_out
+    def _sum(self, terms: dict[str, Weighted], spacing: dict[str, float], everywhere: bool) -> dict[str, Tensor]:
         sizes = [term.weight.shape[1] * term.value.shape[1] for term in terms.values()]
         device = next(iter(terms.values())).value.device
-        wide = self.exact or all(term.value.dtype == torch.float64 for term in terms.values())
-        buffer = torch.zeros(sum(sizes), dtype=torch.float64 if wide else torch.float32, device=device)
+        buffer = torch.zeros(sum(sizes), dtype=self._wide(terms), device=device)
         parts = dict(zip(terms, buffer.split(sizes), strict=True))
         for name, term in terms.items():
-            rows = parts[name].view(term.weight.shape[1], -1)
-            for r, row in enumerate(rows):
-                used = kept.to(device) & (term.weight[:, r] != 0)
-                weight, value = (
-                    (term.weight[:, r], term.value) if used.all() else (term.weight[used, r], term.value[used])
-                )
-                if self.exact:
-                    exact.add_weighted(row, weight, value, spacing[name])
-                else:
-                    row += (weight.to(buffer.dtype) @ value.to(buffer.dtype)).to(row.dtype)
+            for r, row in enumerate(parts[name].view(term.weight.shape[1], -1)):
+                self._add(row, term.weight[:, r], term.value, spacing[name])
         self.comm.allreduce(buffer) if everywhere else self.comm.reduce(buffer)
         return {name: parts[name].view(terms[name].shape) for name in terms}
+
+    def _wide(self, terms: dict[str, Weighted]) -> torch.dtype:
+        """What sums are made in."""
+        wide = self.exact or all(term.value.dtype == torch.float64 for term in terms.values())
+        return torch.float64 if wide else torch.float32
+
+    def _add(self, row: Tensor, weight: Tensor, value: Tensor, spacing: float) -> None:
+        """row (n) += Σ_k weight_k value_k over the clients whose vectors count."""
+        used = (self.reporting & ~self.left_out).to(value.device) & (weight != 0)
+        if not used.all():
+            weight, value = weight[used], value[used]
+        if self.exact:
+            exact.add_weighted(row, weight, value, spacing)
+        else:
+            row += (weight.to(row.dtype) @ value.to(row.dtype)).to(row.dtype)
+
+    def _stepped_in_slices(self, f: Callable[[S, Any], S], server: S, terms: dict[str, Weighted], length: int) -> S:
+        """f(server, Σ), its long vectors worked off by all ranks."""
+        with self.telemetry.phase("reduce"):
+            spacing = self._spacing(terms)
+            long = {name: term for name, term in terms.items() if term.shape[-1:] == (length,)}
+            short = {name: term for name, term in terms.items() if name not in long}
+            known = self._sum(short, spacing, everywhere=True) if short else {}
+        if not self.kept:
+            return server
+        heights = [term.weight.shape[1] for term in long.values()]
+        rows = [(name, r) for name, term in long.items() for r in range(term.weight.shape[1])]
+
+        def add(row: int, columns: slice, out: Tensor) -> None:
+            name, r = rows[row]
+            self._add(out, long[name].weight[:, r], long[name].value[:, columns], spacing[name])
+
+        def step(old: S, sums: Tensor) -> S:
+            parts = zip(long.items(), sums.split(heights), strict=True)
+            found = {name: part.reshape(*term.shape[:-1], part.shape[1]) for (name, term), part in parts}
+            return like(old, f(old, SimpleNamespace(**known, **found)))
+
+        return in_slices(step, server, length, len(rows), add, self._wide(long), self.comm, self.telemetry)
 
     def _spacing(self, terms: dict[str, Weighted]) -> dict[str, float]:
         """The grid of each sum, the same on all ranks; on the way, contributions that are not finite are found."""

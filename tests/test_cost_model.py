@@ -17,11 +17,12 @@ from benchmarks import model, model_check, model_workers
 from benchmarks.model import Node
 from benchmarks.model_ask import network_of, on, scenario
 from benchmarks.model_calibrate import trial
-from benchmarks.model_messages import Link, Machine, collective, everywhere, halving, tree, vote
+from benchmarks.model_messages import Link, Machine, collective, everywhere, halving, in_parts, tree, vote
 from benchmarks.model_round import TERMS, costs, seconds, server_memory
 from benchmarks.model_units import Calibration, fit, read
 from benchmarks.model_workers import Network, Task, batched, level, loads, population, swept, trained
 from benchmarks.workloads import ROUNDS, flops
+from mpipfl import slices
 from mpipfl.cohort import Cohort
 from mpipfl.comm import MPI, Comm
 from mpipfl.data.sizes import Sized
@@ -90,14 +91,32 @@ def test_levels(ranks: int, within: int, across: int) -> None:
     assert machine.levels(ranks, "broadcast") == [inside] * within + [outside] * across
 
 
-def test_halving_moves_a_vector_at_most_twice() -> None:
-    """Σ 2 * n / 2^i over the levels is 2 n (1 - 1/p), and a message each way at every level."""
+def test_halving_moves_a_vector_at_most_once() -> None:
+    """Σ n / 2^i over the levels is n (1 - 1/p), and a message at every level."""
     links = [Link(1e-6, 1e-9)] * 5
-    assert halving(1e9, links) == pytest.approx(2 * (1 - 1 / 32) + 10e-6)
+    assert halving(1e9, links) == pytest.approx((1 - 1 / 32) + 5e-6)
     assert tree(1e9, links) == pytest.approx(5 + 5e-6)
-    short, long = (collective(on(Node(), CALIBRATION, True), 4097, "reduce", size).path for size in (8, 1e9))
-    assert short == pytest.approx(collective(on(Node(), CALIBRATION), 4097, "reduce", 8).path)
-    assert long < collective(on(Node(), CALIBRATION), 4097, "reduce", 1e9).path / 5
+
+
+def test_long_vectors_in_parts() -> None:
+    """On two ranks each gets half of the sums, of a chunk after the other; all bytes but a rank's own are added."""
+    machine, size = on(Node(), CALIBRATION), 8e8
+    reduced = in_parts(machine, 2, "reduce", size, 4)
+    assert reduced.path == pytest.approx(4 * (5e-5 + 1e-6) + size / 2 * 4e-10)
+    assert reduced.total == pytest.approx(4 * (2 * 5e-5 + 2 * 1e-6) + size * 4e-10)
+    assert in_parts(machine, 1, "reduce", size, 4) == (0, 0)
+
+
+def test_what_sharing_the_servers_step_gains() -> None:
+    """25 million numbers on 1,025 ranks: eight levels across nodes, each of the whole vector, or halves of halves."""
+    large = task(network=NETWORK._replace(dimension=25_000_000))
+    shared, alone = (costs(large, on(Node(), CALIBRATION, whole), 1025) for whole in (False, True))
+    assert shared["reduce"].path < alone["reduce"].path / 5
+    assert shared["broadcast"].path < alone["broadcast"].path / 5
+    assert shared["server"].path < alone["server"].path / 5
+    small = task()
+    assert costs(small, on(Node(), CALIBRATION), 1025) == costs(small, on(Node(), CALIBRATION, True), 1025)
+    assert server_memory(large, on(Node(), CALIBRATION)) < server_memory(large, on(Node(), CALIBRATION, True)) - 300e6
 
 
 # ---------------------------------------------------------------------- workers
@@ -242,11 +261,13 @@ def test_a_round_is_the_sum_of_its_terms_and_scales() -> None:
 
 
 def test_memory_of_the_server() -> None:
-    """Without clients' histories a model in eight forms of four bytes, or as sums of eight, is left."""
+    """Without clients' histories a model in three forms of four bytes is left, and sums and means of eight: of a chunk
+    where the step goes in slices."""
     machine = on(Node(), CALIBRATION)
-    large = task(network=NETWORK._replace(dimension=25_000_000))
-    more = server_memory(large, machine) - server_memory(task(network=NETWORK._replace(dimension=0)), machine)
-    assert more == 28 * 25e6
+    large, nothing = (task(network=NETWORK._replace(dimension=d)) for d in (25_000_000, 0))
+    assert server_memory(large, machine) - server_memory(nothing, machine) == 12 * 25e6 + 16 * slices.WORK
+    alone = on(Node(), CALIBRATION, True)
+    assert server_memory(large, alone) - server_memory(nothing, alone) == 28 * 25e6
     twice = server_memory(task(rounds=200), machine) - server_memory(task(), machine)
     assert twice == 2 * 14 * 8 * 100 * (100 / 5)  # clients' figures in 20 evaluations, and once more to be written
 

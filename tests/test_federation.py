@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from mpipfl import slices
+from mpipfl.algorithms.base import columnwise
 from mpipfl.comm import Comm
 from mpipfl.federation import Diverged, Federation
 from mpipfl.telemetry import Telemetry
@@ -91,14 +93,23 @@ def alone_with_all(alone: Comm, **policy: str) -> Federation:
     return federation(alone, np.zeros(CLIENTS, dtype=np.int64), **policy)
 
 
-def everything(sums: Any) -> Server:
+@columnwise
+def everything(old: Server, sums: Any) -> Server:
     return Server(sums.theta, sums.sigma2, sums.count, sums.rows, sums.on > 2)
+
+
+@pytest.fixture(params=[0, 1, 9], ids=["whole", "slices of one", "slices"])
+def slicing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's step on rank 0, or in slices on all ranks, of which the last may have none."""
+    if request.param:
+        for name, value in (("LONG", DIMENSION), ("WORK", 1), ("LEAST", request.param)):
+            monkeypatch.setattr(slices, name, value)
 
 
 def aggregate(fl: Federation, mine: All) -> Server:
     ones = torch.ones(len(mine.theta), dtype=torch.int64)
     return fl.aggregate(
-        lambda old, sums: everything(sums),
+        everything,
         server(),
         theta=(mine.weight, mine.theta),
         sigma2=mine.sigma2,
@@ -109,6 +120,7 @@ def aggregate(fl: Federation, mine: All) -> Server:
 
 
 @pytest.mark.parametrize("reduce", ["exact", "fast"])
+@pytest.mark.usefixtures("slicing")
 def test_aggregate_is_the_dense_sum(
     reduce: str, hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All
 ) -> None:
@@ -126,6 +138,7 @@ def test_aggregate_is_the_dense_sum(
     assert new.on.tolist() == [False, True]
 
 
+@pytest.mark.usefixtures("slicing")
 def test_the_bits_are_those_of_one_rank(
     hosts: np.ndarray, here: np.ndarray, comm: Comm, alone: Comm, everyone: All
 ) -> None:
@@ -277,6 +290,7 @@ def test_stop_names_the_clients(
         assert raised.value.code == 4
 
 
+@pytest.mark.usefixtures("slicing")
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_skip_leaves_them_out_everywhere(
     value: float, hosts: np.ndarray, here: np.ndarray, comm: Comm, everyone: All

@@ -6,12 +6,15 @@ only, and each method takes one of the networks, another one at 1, 2 and 3 ranks
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mpipfl import slices
 from mpipfl.comm import MPI, Comm
 
 from .suite import METHODS, config, content, differing, rewound, train
@@ -34,9 +37,17 @@ def method(request: pytest.FixtureRequest) -> dict[str, Any]:
     return {"algorithm": METHODS[request.param]}
 
 
-def same_as_alone(settings: dict[str, Any], comm: Comm, alone: Comm, folder: Path, **elsewhere: Any) -> None:
+def same_as_alone(
+    settings: dict[str, Any],
+    comm: Comm,
+    alone: Comm,
+    folder: Path,
+    meanwhile: AbstractContextManager[Any] = nullcontext(),  # noqa: B008
+    **elsewhere: Any,
+) -> None:
     """All ranks together make the bits that one rank makes alone, also with `elsewhere` settings there."""
-    together = train(config(settings, folder / "together"), comm)
+    with meanwhile:
+        together = train(config(settings, folder / "together"), comm)
     if comm.is_server:
         single = train(config(settings, folder / "alone", **elsewhere), alone)
         assert differing(together, single) == []
@@ -54,7 +65,18 @@ def test_bits_do_not_depend_on_ranks_or_cohorts(
 
 @at_three
 def test_all_clients_take_part(method: dict[str, Any], comm: Comm, alone: Comm, together_path: Path) -> None:
-    same_as_alone(method | {"participation.fraction": 1.0}, comm, alone, together_path, train__cohort=2)
+    """The ranks together take the server's steps in slices, where the method allows it."""
+    settings = method | {"participation.fraction": 1.0}
+    same_as_alone(settings, comm, alone, together_path, in_slices(), train__cohort=2)
+
+
+@contextmanager
+def in_slices() -> Iterator[None]:
+    """What is done with long vectors is done with all."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("LONG", 100), ("WORK", 1000), ("LEAST", 90)):
+            patch.setattr(slices, name, value)
+        yield
 
 
 @at_three

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -140,3 +140,13 @@ class Algorithm(Section):
 def col(x: Tensor) -> Tensor:
     """A number per client as a column, to go with rows of vectors."""
     return x[:, None]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def columnwise(f: F) -> F:
+    """Says of a server's step f(server, Σ) that it goes column by column, with the same small numbers everywhere: for
+    long vectors all ranks share it, and each sees only some columns (see `slices`)."""
+    f.columnwise = True  # type: ignore[attr-defined]
+    return f

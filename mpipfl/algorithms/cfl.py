@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, Natural, NonNegative
-from .base import Algorithm, Facts, Models, Nothing, Past, Traffic
+from .base import Algorithm, Facts, Models, Nothing, Past, Traffic, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -67,6 +67,7 @@ class CFL(Algorithm):
         update = cohort.descend(before) - before  # Δ_i
         grown, parent = self.split(server, fl.gram(update), fl.gather(cohort.n_train), fl)
 
+        @columnwise
         def average(old: Server, sums: Any) -> Server:
             mean = torch.where(sums.n > 0, sums.theta / sums.n, 0.0)
             return grown._replace(theta=old.theta[parent] + mean)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from .base import Algorithm, Facts, Models, Nothing
+from .base import Algorithm, Facts, Models, Nothing, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -49,6 +49,7 @@ class FedAvg(Algorithm):
         return Models(globally=server.theta, personal=None)
 
 
+@columnwise
 def average(server: Server, sums: Any) -> Server:
     """θ = Σ n_k θ_k / Σ n_k"""
     return Server(sums.theta / sums.n)

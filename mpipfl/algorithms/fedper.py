@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from pydantic import Field
 from torch import Tensor
 
-from .base import Algorithm, Facts, Models
+from .base import Algorithm, Facts, Models, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -68,6 +68,7 @@ class FedPer(Algorithm):
         return Models(globally=None, personal=cohort.unite(server.base, clients.head))
 
 
+@columnwise
 def average(server: Server, sums: Any) -> Server:
     """b = Σ n_k b_k / Σ n_k"""
     return Server(sums.base / sums.n)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import Algorithm, Facts, Models, Nothing, Traffic
+from .base import Algorithm, Facts, Models, Nothing, Traffic, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -46,6 +46,7 @@ class Oracle(Algorithm):
         return Traffic(streams=len(server.theta))
 
 
+@columnwise
 def average(server: Server, sums: Any) -> Server:
     """θ_g = Σ_{k in g} n_k θ_k / Σ_{k in g} n_k, or as before where the sum is empty"""
     n = sums.n[:, None]

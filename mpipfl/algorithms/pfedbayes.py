@@ -30,7 +30,7 @@ from torch import Tensor
 from ..descent import adam
 from ..elementwise import sigmoid, softplus
 from ..section import NonNegative, Number, Positive
-from .base import Algorithm, Facts, Models, Past, Traffic, col
+from .base import Algorithm, Facts, Models, Past, Traffic, col, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -99,6 +99,7 @@ class PFedBayes(Algorithm):
     def newcomer(self, server: Gaussian, clients: Gaussian, cohort: Cohort, fl: Federation) -> Gaussian:
         return self.train(server, clients, cohort, global_lr=0.0)[0]
 
+    @columnwise
     def average(self, p: Gaussian, sums: Any) -> Gaussian:
         mean = Gaussian(sums.mu / sums.n, sums.rho / sums.n)
         return Gaussian(*((1 - self.beta) * old + self.beta * new for old, new in zip(p, mean, strict=True)))

@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Count, NonNegative, Positive
-from .base import Algorithm, Facts, Models, Past
+from .base import Algorithm, Facts, Models, Past, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -78,6 +78,7 @@ class PFedMe(Algorithm):
 
         return Client(*cohort.iterate(local, (clients.theta,)))
 
+    @columnwise
     def average(self, server: Server, sums: Any) -> Server:
         return Server((1 - self.beta) * server.w + self.beta * (sums.w / sums.n))
 

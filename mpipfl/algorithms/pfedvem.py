@@ -42,7 +42,7 @@ from torch import Tensor
 from ..descent import adam
 from ..elementwise import sigmoid, softplus, softplus_inverse
 from ..section import Count, Positive
-from .base import Algorithm, Facts, Models, Past, col
+from .base import Algorithm, Facts, Models, Past, col, columnwise
 from .uncertainty import squared
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def deviations(pi: Tensor) -> Tensor:
     return softplus(pi).clamp(min=LEAST_SIGMA)
 
 
+@columnwise
 def average(shared: Shared, sums: Any) -> Shared:
     """θ = Σ n_j θ_j / Σ n_j, and w by (9)"""
     return Shared(sums.theta / sums.n, sums.w / sums.tau)

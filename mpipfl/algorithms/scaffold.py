@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from ..section import Positive
-from .base import Algorithm, Facts, Models, Traffic, col
+from .base import Algorithm, Facts, Models, Traffic, col, columnwise
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
@@ -59,6 +59,7 @@ class Scaffold(Algorithm):
         moved = clients.c - c + (x - y) / col(steps * eta)  # (4)
         moved = fl.where_reporting(moved, clients.c)
 
+        @columnwise
         def update(old: Server, sums: Any) -> Server:  # (5)
             mean = sums.y / sums.n
             return Server(old.theta + self.server_lr * (mean - old.theta), old.c + sums.c / fl.population)

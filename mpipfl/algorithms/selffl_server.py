@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .base import col
+from .base import col, columnwise
 from .uncertainty import squared
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def variance_between(server: Server, x: Tensor, fl: Federation) -> Server:
 def average(server: Server, x: Tensor, weight: Tensor, a: float, fl: Federation) -> Server:
     """(11), smoothed"""
 
+    @columnwise
     def mean(old: Server, sums: Any) -> Server:
         return old._replace(theta=(1 - a) * old.theta + a * sums.theta / sums.w)
 

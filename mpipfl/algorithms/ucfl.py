@@ -42,7 +42,7 @@ from torch import Tensor
 
 from ..section import Count, Natural, NonNegative
 from . import streams
-from .base import Algorithm, Facts, Models, Past, Traffic, col
+from .base import Algorithm, Facts, Models, Past, Traffic, col, columnwise
 from .parts import Variance
 from .streams import Found
 from .uncertainty import squared
@@ -153,6 +153,7 @@ class UCFL(Algorithm):
     def average(self, stream: Tensor, share: Tensor, theta: Tensor, fl: Federation) -> Tensor:
         """The average of one stream (d), share (m), or of all (k, d), share (m, k); one without any weight stays."""
 
+        @columnwise
         def mean(old: Stream, sums: Any) -> Stream:
             n = sums.n.unsqueeze(-1)
             return Stream(torch.where(n > 0, sums.theta / n, old.theta))
