@@ -39,7 +39,7 @@ WRONG_FILES = {
     "unknown model": (
         FEDAVG + "model: lenet6",
         "model: no kind 'lenet6' (did you mean lenet5?); known: char_lstm, cnn, cnn6, imported, lenet5, location, "
-        "logistic, lstm, mlp, text",
+        "logistic, lstm, mlp, resnet, text",
     ),
     "unknown source": (FEDAVG + "data: {source: glyph}", "data.source: no kind 'glyph' (did you mean glyphs?); "),
     "unknown partition": (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
 from mpipfl.errors import ConfigError
@@ -84,6 +84,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], bool]] = {
     "cnn": (lambda: papers("cnn", channels=[3, 5]), IMAGE, True),
     "cnn6": (lambda: papers("cnn6", channels=[2, 3, 4, 5], hidden=6), IMAGE, True),
     "wakeword": (lambda: papers("wakeword", size="small"), IMAGE, True),
+    "resnet": (lambda: papers("resnet", channels=[4, 6], groups=2), IMAGE, True),
     "group norm, strides, no bias": (normed, (2, 9, 9), True),
     "one layer": (lambda: nn.Linear(6, 3), ROW, True),
     "activation used twice": (activation_twice, ROW, True),
@@ -327,6 +328,7 @@ def test_dimensions(name: str, numbers: int) -> None:
         ("cnn", (3, 32, 32), 10, 76 * 6 + 151 * 16 + 401 * 120 + 121 * 84 + 85 * 10),  # and on CIFAR-10
         ("cnn6", (3, 32, 32), 20, 28 * 32 + 289 * 64 + 577 * 128 + 1153 * 256 + 257 * 100 + 101 * 20),
         ("cnn6", (3, 64, 64), 3, 28 * 32 + 289 * 64 + 577 * 128 + 1153 * 256 + 257 * 100 + 101 * 3),
+        ("resnet", (3, 32, 32), 10, 11_173_962),  # as many as ResNet-18 for such images
         # 3,034,242: seven convolutions and four poolings, of 40 mel bands and 98 windows 2 x 6 are left
         ("wakeword", (1, 40, 98), 2, 10 * 64 + 577 * 128 + 1153 * 256 + 2305 * (3 * 256 + 384) + (384 * 12 + 1) * 2),
     ],
@@ -350,6 +352,11 @@ def test_the_papers_networks(kind: str, shape: tuple[int, ...], classes: int, nu
 def test_refusals(network: nn.Module, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         Batched(network, (2,))
+
+
+def test_groups_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(ValidationError, match="groups: 32 groups do not divide 48 channels evenly"):
+        papers("resnet", channels=[32, 48])
 
 
 def test_dropout_without_chance_is_taken() -> None:
@@ -402,11 +409,12 @@ def averaging(size: Any, channels: int) -> Callable[[], nn.Module]:
         (lambda: papers("cnn", channels=[3, 5]), IMAGE),
         (lambda: papers("cnn6", channels=[1, 8, 6, 17], hidden=13), (1, 64, 64)),
         (lambda: papers("wakeword", size="small"), IMAGE),
+        (lambda: papers("resnet", channels=[6, 9], groups=3, blocks=1), IMAGE),
         (averaging(1, 17), (2, 9, 9)),
         (averaging((2, 1), 17), (2, 9, 9)),
         (averaging((3, None), 17), (2, 9, 9)),  # windows that overlap
     ],
-    ids=["lenet5", "cnn", "cnn6", "wakeword", "mean", "mean of windows", "mean of overlapping windows"],
+    ids=["lenet5", "cnn", "cnn6", "wakeword", "resnet", "mean", "mean of windows", "mean of overlapping windows"],
 )
 def test_bits_do_not_depend_on_companions(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)

@@ -6,10 +6,10 @@ from pydantic import Discriminator, Tag
 
 from .batched import Batched as Batched
 from .language import LSTM, CharLSTM, Text
-from .networks import CNN, CNN6, MLP, Imported, LeNet5, Location, Logistic, WakeWord
+from .networks import CNN, CNN6, MLP, Imported, LeNet5, Location, Logistic, ResNet, WakeWord
 from .networks import build as build
 
-NETWORKS = (Logistic, MLP, LeNet5, CNN, CNN6, WakeWord, Text, LSTM, CharLSTM, Location)
+NETWORKS = (Logistic, MLP, LeNet5, CNN, CNN6, ResNet, WakeWord, Text, LSTM, CharLSTM, Location)
 
 
 def _tag(value: Any) -> str:
@@ -24,6 +24,7 @@ Model = Annotated[
     | Annotated[LeNet5, Tag("lenet5")]
     | Annotated[CNN, Tag("cnn")]
     | Annotated[CNN6, Tag("cnn6")]
+    | Annotated[ResNet, Tag("resnet")]
     | Annotated[WakeWord, Tag("wakeword")]
     | Annotated[Text, Tag("text")]
     | Annotated[LSTM, Tag("lstm")]

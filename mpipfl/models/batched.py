@@ -192,6 +192,18 @@ class Deviation(nn.Module):
         return x - self.weight
 
 
+class Residual(nn.Module):
+    """A block and what goes past it, by a way of its own where their shapes differ: body(x) + way(x)"""
+
+    def __init__(self, body: nn.Sequential, way: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.way = body, way or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x) + self.way(x)
+        return out
+
+
 def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters that are trained and travel; the others are constants that all clients share."""
     yield from ((name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad)
@@ -239,11 +251,13 @@ def in_order(module: nn.Module) -> Iterator[nn.Module]:
 
 def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
     """The network's layers with a client axis, or None where one of them is not known."""
-    if len(shape) not in (1, 3):
-        return None
-    layers = list(in_order(network))
     place = {id(parameter): i for i, (_, parameter) in enumerate(trained(network))}
-    images = len(shape) == 3
+    return chain(network, place, images=len(shape) == 3) if len(shape) in (1, 3) else None
+
+
+def chain(network: nn.Module, place: dict[int, int], images: bool) -> list[Step] | None:
+    """Layers one after the other; `place` finds parameters by id."""
+    layers = list(in_order(network))
     steps: list[Step] = []
     for i, module in enumerate(layers):
         after = layers[i + 1] if i + 1 < len(layers) else None
@@ -261,7 +275,7 @@ def translate(network: nn.Module, shape: tuple[int, ...]) -> list[Step] | None:
 
 
 def layer(module: nn.Module, place: dict[int, int], images: bool) -> Step | None:
-    """A layer with a client axis; `place` finds parameters by id. Images are (B, K * C, H, W), others (K, B, ...)."""
+    """A layer with a client axis. Images are (B, K * C, H, W), others (K, B, ...)."""
     if not type(module).__module__.startswith("torch.nn.modules.") and type(module) not in OWN:
         return None  # a class derived from a known one may compute something else
     weight, bias = (place.get(id(getattr(module, kind, None))) for kind in ("weight", "bias"))
@@ -273,6 +287,8 @@ def layer(module: nn.Module, place: dict[int, int], images: bool) -> Step | None
         return found
     if any(not parameter.requires_grad for parameter in module.parameters()):
         return None
+    if isinstance(module, Residual):
+        return residual(chain(module.body, place, images), chain(module.way, place, images))
     if isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1:
         return unrolled if images else rows
     if isinstance(module, ELEMENTWISE):
@@ -294,7 +310,7 @@ def layer(module: nn.Module, place: dict[int, int], images: bool) -> Step | None
     return None
 
 
-OWN = (Deviation, sequences.Ids, recurrent.LastState)
+OWN = (Deviation, Residual, sequences.Ids, recurrent.LastState)
 ELEMENTWISE = (
     nn.ReLU | nn.Tanh | nn.Sigmoid | nn.GELU | nn.ELU | nn.SiLU | nn.LeakyReLU | nn.Softplus | nn.Identity | nn.Hardtanh
 )
@@ -336,6 +352,21 @@ def adaptive_average(module: nn.AdaptiveAvgPool2d) -> Step:
             for top, bottom in rows
         ]
         return torch.cat([torch.cat(row, dim=3) for row in means], dim=2)
+
+    return step
+
+
+def residual(body: list[Step] | None, way: list[Step] | None) -> Step | None:
+    if body is None or way is None:
+        return None
+
+    def step(parts: list[Tensor], x: Tensor) -> Tensor:
+        out = past = x
+        for layer in body:
+            out = layer(parts, out)
+        for layer in way:
+            past = layer(parts, past)
+        return out + past
 
     return step
 
