@@ -84,7 +84,9 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     for rank in range(comm.size):
         mine = host == rank
         name = bytes(devices[rank][0]).decode().strip() if devices else ""
-        memory = world.memory(config, made, int(np.ceil(vectors)), int(mine.sum())) + (now[rank][0] if now else 0.0)
+        own, is_server = int(np.ceil(vectors)), rank not in comm.workers
+        memory = world.memory(config, made, down / 4 / d, own, int(mine.sum()), is_server)
+        memory += now[rank][0] if now else 0.0
         role = f"{mine.sum():>7}  {n[mine].sum():>16,}" if rank in comm.workers else f"{'server':>7}  {'':>16}"
         lines.append(f"{rank:>4}  {name:<10}  {role}  {memory:>21,.0f}")
     return "\n".join(lines)

@@ -20,6 +20,6 @@ def tune(threads: int) -> None:
             mallopt = ctypes.CDLL("libc.so.6").mallopt
         except (OSError, AttributeError):
             return  # another C library: slower, nothing worse
-        mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(M_MMAP_THRESHOLD, 1 << 26)
         mallopt(M_TRIM_THRESHOLD, 1 << 30)
         mallopt(M_TOP_PAD, 64 << 20)

@@ -22,12 +22,14 @@ from .evaluate import TOGETHER
 from .feed import SWEEP
 from .models import Batched, build
 from .newcomers import Newcomers, Origin
+from .slices import WORK
 from .store import Store
 from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
 TRIALS = 3  # of each width
 TRIAL = 1.0  # seconds of trials after which no wider cohort is tried; what comes before them (imports) is not counted
+CACHED = 1 << 23  # numbers of the rows of a cohort that is as wide as is fastest, about
 KNOWN = 110  # bytes that every rank has of each client, be it ever drawn or not: its sizes, group, work and host
 
 
@@ -161,9 +163,16 @@ def ever_active(config: Config) -> float:
     return 1.0 if everybody else 1 - (1 - chance(config)) ** config.rounds
 
 
-def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) -> float:
-    """An estimate in MB of what a worker will take: data of the node, state, and a cohort at work."""
-    partition, at_work = plan.partition, int(np.ceil(clients_here * chance(config)))
+def memory(config: Config, plan: Plan, servers: float, own: int, clients_here: int, is_server: bool = False) -> float:
+    """An estimate in MB of what a rank will take besides what it has now: the node's data, and vectors of the model's
+    size, of which the server's state has so many and a client's (`benchmarks/README.md` compares it with what was
+    measured). A rank holds the server's old and new state, and a copy to write; a worker one to evaluate, a result for
+    each of its clients in a round and twice as many vectors as they have of their own, the states themselves, and in
+    each row of a cohort at work weights, velocity, and of layers that are not linear gradients."""
+    partition, model, d = plan.partition, plan.model, 4 * plan.model.dimension
+    if is_server and clients_here == 0:
+        return (0.75 + 2 * servers) * d / 1e6
+    at_work = int(np.ceil(clients_here * chance(config)))
     sample = 4 * np.prod(plan.samples.shape)
     if partition.made:
         present = max(at_work, min(TOGETHER, clients_here))
@@ -171,9 +180,27 @@ def memory(config: Config, plan: Plan, state_vectors: int, clients_here: int) ->
     else:
         place, stored = partition.places
         data = len(stored) * sample + 8 * len(place)
-    d = plan.model.dimension * 4
-    rows = 16 if config.train.cohort == "auto" else int(config.train.cohort)
-    states = ever_active(config) * clients_here * state_vectors
-    vectors = at_work + states + rows * (4 if config.train.momentum else 3)
-    inputs = rows * max(config.train.batch, SWEEP) * sample * 8
-    return float(data + d * vectors + d * 8 + inputs) / 1e6
+    few = float(np.clip(2 ** np.floor(np.log2(CACHED / model.dimension)), 2, 16))
+    rows = few if config.train.cohort == "auto" else max(2, int(config.train.cohort))
+    dense = 1 - sum(part.stop - part.start for i, part in enumerate(model.layout) if i in model.products) / (d / 4)
+    row = 1.2 + bool(config.train.momentum) + 1.8 * dense
+    vectors = 3 + 2 * servers + at_work * (1 + 2 * own) + ever_active(config) * clients_here * own + rows * row
+    every, largest = numbers_inside(model)
+    longest = int((partition.bounds[:, 3] - partition.bounds[:, 2]).max())
+    inside = max(2 * every * min(config.train.batch, int(partition.n_train.max())), 3 * largest * min(SWEEP, longest))
+    return float(data + d * vectors + 4 * rows * inside + 8 * min(WORK, d / 4)) / 1e6
+
+
+def numbers_inside(model: Batched) -> tuple[int, int]:
+    """How many numbers the network makes of a sample, all layers together and the largest."""
+    sizes = [int(np.prod(model.shape))]
+    hooks = [
+        module.register_forward_hook(lambda module, x, y: sizes.append(y.numel() if isinstance(y, torch.Tensor) else 0))
+        for module in model.network.modules()
+        if not list(module.children())
+    ]
+    with torch.no_grad():
+        model.network(torch.zeros(1, *model.shape))
+    for hook in hooks:
+        hook.remove()
+    return sum(sizes), max(sizes)

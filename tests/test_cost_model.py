@@ -329,6 +329,17 @@ def test_calibrate_check_and_ask(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert all(cost >= 0 for some in calibration.units.values() for cost in some.values())
     assert all(network.training["rows"] + network.training["steps"] > 0 for network in calibration.networks.values())
 
+    kept = tmp_path / "aggregate.json"
+    how = ["--quick", "--numbers", "2e6", "--clients", "1", "-o", str(kept), str(path)]
+    job = subprocess.run(
+        [mpirun(), "-np", "2", sys.executable, "-m", "benchmarks.aggregate", *how],
+        cwd=PROJECT, env=clean_environment(), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert job.returncode == 0, job.stderr
+    ((slices, alone),) = json.loads(kept.read_text())["tables"].values()
+    assert (slices["the server's step"], alone["the server's step"]) == ("in slices", "on rank 0")
+    assert slices["of all ranks"] > 0 and alone["of all ranks"] > 0
+
     model_check.checked(Comm(MPI.COMM_SELF), path, [1], True, result)
     tables = json.loads(result.read_text())["tables"]
     pairs = tables["1 rank(s), CPU ms of a round: predicted, measured"][0]["samples"]["pairs"]

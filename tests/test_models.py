@@ -15,6 +15,7 @@ from mpipfl.errors import ConfigError
 from mpipfl.models import Batched, Model, build
 from mpipfl.models.networks import LeNet5
 from mpipfl.models.sequences import Ids
+from mpipfl.world import numbers_inside
 
 IMAGE, ROW = (1, 28, 28), (6,)
 
@@ -372,6 +373,11 @@ def test_initial_weights_follow_from_the_seed(kind: str) -> None:
         weights.append(Batched(build(section, IMAGE, 10, seed), IMAGE).initial())
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_numbers_inside_a_network() -> None:
+    """The sample, flattened, a hidden layer, its activation, and the outputs."""
+    assert numbers_inside(Batched(papers("mlp", hidden=[20]), IMAGE)) == (2 * 784 + 2 * 20 + 10, 784)
 
 
 def test_building_leaves_the_random_state() -> None:
