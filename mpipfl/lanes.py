@@ -39,20 +39,13 @@ class Lanes:
     """Who is in which lane from when to when."""
 
     def __init__(self, rows: np.ndarray, steps: np.ndarray, width: int) -> None:
-        """The rows, with so many steps each (falling, none zero), in at most so many lanes. Half of these will do if
-        the others fill them while the longest is at work: a wider matrix would be done no earlier, and leave it
-        alone."""
+        """The rows, with so many steps each (falling, none zero), in at most so many lanes, as many as cost least."""
         self.rows, self.steps = rows, steps
-        lane, self.begin = np.empty_like(rows), np.empty_like(rows)
-        needed = max(2, width // 2, -(-int(steps.sum()) // int(steps[0])))
-        free = [(0, lane) for lane in range(min(width, needed, len(rows)))]  # since when, which: a heap
-        for client, wanted in enumerate(steps.tolist()):
-            self.begin[client], lane[client] = since, which = free[0]
-            heapq.heapreplace(free, (since + wanted, which))
-        order = sorted(free, key=lambda end: (-end[0], end[1]))
-        self.length = np.array([length for length, _ in order])
-        number = np.empty_like(self.length)
-        number[[which for _, which in order]] = np.arange(len(order))
+        self.begin, lane, ends = min((seated(steps, lanes) for lanes in numbers(steps, width)), key=cost)
+        order = np.argsort(-ends, kind="stable")
+        self.length = ends[order]
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
         self.lane = number[lane]
 
     def spread(self, index: np.ndarray, clients: np.ndarray, out: np.ndarray) -> None:
@@ -82,6 +75,38 @@ class Lanes:
         values, first = np.unique(times[order], return_index=True)
         parts = (np.split(what[order], first[1:]) for what in (self.lane, self.rows))
         return dict(zip(values.tolist(), map(Seats, *parts), strict=True))
+
+
+class Seating(NamedTuple):
+    begin: np.ndarray  # of each client
+    lane: np.ndarray
+    ends: np.ndarray  # of each lane
+
+
+def numbers(steps: np.ndarray, width: int) -> list[int]:
+    """How many lanes may be best. Only where a client outlasts the others in as many as there can be, fewer may: the
+    others keep it company for longer then, which costs nothing as long as they end no later."""
+    most = min(width, len(steps))
+    fewer = [2**power for power in range(most.bit_length() - 1, 0, -1) if 2**power < most]
+    return [most, *fewer] if steps[0] * most > steps.sum() else [most]
+
+
+def cost(seating: Seating) -> int:
+    """What seatings differ by, in rows of a step: for the client that is left alone at the end a twin; steps of the
+    matrix, each about as much as a row more, and moments at which somebody sits down, as much as two."""
+    last, *others = sorted(seating.ends.tolist(), reverse=True)
+    alone = last - (others[0] if others else 0)
+    return int(alone + last + 2 * len(np.unique(seating.begin)))
+
+
+def seated(steps: np.ndarray, lanes: int) -> Seating:
+    """The longest first, each in the lane that is free first."""
+    begin, lane = np.empty_like(steps), np.empty_like(steps)
+    free = [(0, lane) for lane in range(lanes)]  # since when, which: a heap
+    for client, wanted in enumerate(steps.tolist()):
+        begin[client], lane[client] = since, which = free[0]
+        heapq.heapreplace(free, (since + wanted, which))
+    return Seating(begin, lane, np.array([end for end, _ in sorted(free, key=lambda one: one[1])]))
 
 
 def waves(steps: Sequence[int] | np.ndarray, width: int, batch: int) -> Iterator[slice]:

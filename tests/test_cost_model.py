@@ -27,6 +27,7 @@ from mpipfl.cohort import Cohort
 from mpipfl.comm import MPI, Comm
 from mpipfl.data.sizes import Sized
 from mpipfl.descent import SGD
+from mpipfl.lanes import Lanes
 from mpipfl.launch import mpirun
 from mpipfl.placement import place
 
@@ -135,7 +136,7 @@ def stepped(steps: list[int], width: int) -> tuple[int, int, int]:
 def seated(steps: list[int], width: int) -> tuple[int, int, int]:
     """The same in lanes: whoever is done makes room for the next, the longest first."""
     waiting, busy, begins, count, rows = sorted(steps, reverse=True), list[int](), 0, 0, 0
-    lanes = min(width, max(2, width // 2, -(-sum(steps) // max(steps, default=1))))
+    lanes = len(Lanes(np.arange(len(steps)), np.array(waiting), width).length) if steps else 0
     while waiting or busy:
         room = lanes - len(busy)
         begins += bool(room and waiting)
