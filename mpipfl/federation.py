@@ -83,7 +83,7 @@ class Federation:
         """f(server, Σ) computed on rank 0, on every rank. A sum is given as `value` or `(weight, value)`: a weight per
         client, or a row of weights per client (m, r) for a result of r rows."""
         terms = {name: weighted(term) for name, term in sums.items()}
-        if length := length_of(f, server, [term.shape for term in terms.values()]):
+        if length := length_of(f, server, [(term.weight.shape[1], term.value.shape[1]) for term in terms.values()]):
             return self._stepped_in_slices(f, server, terms, length)
         with self.telemetry.phase("reduce"):
             total = self._sum(terms, self._spacing(terms), everywhere=False)
@@ -278,7 +278,7 @@ class Federation:
         """f(server, Σ), its long vectors worked off by all ranks."""
         with self.telemetry.phase("reduce"):
             spacing = self._spacing(terms)
-            long = {name: term for name, term in terms.items() if term.shape[-1:] == (length,)}
+            long = {name: term for name, term in terms.items() if term.value.shape[1] == length}
             short = {name: term for name, term in terms.items() if name not in long}
             known = self._sum(short, spacing, everywhere=True) if short else {}
         if not self.kept:
