@@ -376,8 +376,9 @@ def test_pfedbayes_is_algorithm_1(
     plain_one = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer]
     settings = config({"algorithm": how, "participation.fraction": fraction}, tmp_path, rounds=3)
     assert settings.train.momentum > 0
-    near_zero = 3e-4 if optimizer == "adam" else 1e-5  # Adam divides a gradient that is all rounding by its size
-    agrees(settings, alone, lambda plain: pfedbayes(plain, 0.5, -1.0, global_lr or 0.05, 0.7, plain_one), near_zero)
+    # Adam divides a gradient by its size, also one that is all rounding
+    off = {"tolerance": 1e-4, "stray": 1e-3} if optimizer == "adam" else {}
+    agrees(settings, alone, lambda plain: pfedbayes(plain, 0.5, -1.0, global_lr or 0.05, 0.7, plain_one), **off)
 
 
 def test_pfedbayes_without_noise_and_prior_is_local(alone: Comm, tmp_path: Path) -> None:

@@ -444,6 +444,19 @@ def test_bits_do_not_depend_on_companions(make: Callable[[], nn.Module], shape: 
         assert torch.equal(everything(clients), alone[clients])
 
 
+@pytest.mark.parametrize("outputs", [3, 5, 10, 17, 33])
+@pytest.mark.parametrize("samples", [1, 5, 10, 17])
+def test_products_do_not_depend_on_companions(outputs: int, samples: int) -> None:
+    """Wherever in memory a client's matrices come to lie: at any multiple of four bytes."""
+    for inputs in (7, 32, 33, 100, 784):
+        a, b = torch.randn(7, outputs, inputs), torch.randn(7, inputs, samples)
+        alone = torch.bmm(a, b), torch.bmm(a.transpose(1, 2), torch.bmm(a, b))
+        for clients in ([0, 1], [6, 3, 5], [2, 0, 4, 1]):
+            y = torch.bmm(a[clients], b[clients])
+            assert torch.equal(y, alone[0][clients])
+            assert torch.equal(torch.bmm(a[clients].transpose(1, 2), y), alone[1][clients])
+
+
 class Fixed(nn.Module):
     """A user's module with sizes of its own."""
 
