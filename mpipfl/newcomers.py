@@ -5,7 +5,7 @@
 RUN had for training, validation or testing (nor of the same user, where clients are users); official test samples
 (`data.split.test: official`) are everybody's.
 
-The method's server is as RUN left it and stays so. `arrive` says what newcomers begin with, before round 0; a round is
+The method's models are as RUN left them and stay so. `arrive` says what newcomers begin with, before round 0; a round is
 `newcomer`, in which each trains by itself. Everything else is as in any run: evaluation, checkpoints, resume.
 """
 
