@@ -5,8 +5,8 @@
 RUN had for training, validation or testing (nor of the same user, where clients are users); official test samples
 (`data.split.test: official`) are everybody's.
 
-The method's models are as RUN left them and stay so. `arrive` says what newcomers begin with, before round 0; a round is
-`newcomer`, in which each trains by itself. Everything else is as in any run: evaluation, checkpoints, resume.
+The method's models are as RUN left them and stay so. `arrive` says what newcomers begin with, before round 0; a round
+is `newcomer`, in which each trains by itself. Everything else is as in any run: evaluation, checkpoints, resume.
 """
 
 from __future__ import annotations

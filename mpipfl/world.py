@@ -28,6 +28,7 @@ from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
 TRIALS = 3  # of each width
+WORTH = 0.97  # of a narrower cohort's time is what a wider one may take
 TRIAL = 1.0  # seconds of trials after which no wider cohort is tried; what comes before them (imports) is not counted
 CACHED = 1 << 23  # numbers of the rows of a cohort that is as wide as is fastest, about
 KNOWN = 110  # bytes that every rank has of each client, be it ever drawn or not: its sizes, group, work and host
@@ -142,7 +143,7 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
             cohort.descend(theta, steps=2)
             seconds.append(clock() - start)
         each, spent = min(seconds) / len(clients), spent + sum(seconds)
-        if each < least:
+        if each < WORTH * least:
             best, least = candidate, each
         if each > 1.1 * least or spent > TRIAL:
             break
