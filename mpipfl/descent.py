@@ -12,6 +12,7 @@ from torch import Tensor
 from .models.batched import Batched, Loss, cross_entropy
 from .models.linear import Use
 
+LEAST = 1e-8  # Adam's epsilon
 Rows = Tensor | slice
 Slope = Callable[[Tensor], Tensor]  # logits (K, B, classes) -> gradient of the loss with respect to them
 
@@ -135,7 +136,7 @@ def adam(
     square = (0.999 * square).addcmul_(gradient, gradient, value=0.001)
     past = [[1 - decay ** (n + 1) for n in number.tolist()] for decay in (0.9, 0.999)]
     of_mean, of_square = torch.tensor(past, dtype=theta.dtype, device=theta.device).unsqueeze(2)
-    return theta.addcdiv(mean / of_mean, (square / of_square).sqrt_().add_(1e-8), value=-lr), mean, square
+    return theta.addcdiv(mean / of_mean, (square / of_square).sqrt_().add_(LEAST), value=-lr), mean, square
 
 
 def gradient(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -69,10 +70,11 @@ class MiniBatch:
 
     def normal(self, like: Tensor, stream: str = "noise", draws: int = 1) -> Tensor:
         """Standard normal numbers of the shape (K, n) of `like`, or (K, draws, n), by (seed, stream, round, client,
-        step) alone."""
+        step, draw) alone."""
         cohort = self.cohort
-        keys = schedule.key(cohort.seed, stream, cohort.round, cohort.clients[self.rows], self.number)
-        found = schedule.normal(keys, draws * like.shape[1]).to(like.device)
+        whose = cohort.clients[self.rows][:, None], self.number[:, None]
+        keys = schedule.key(cohort.seed, stream, cohort.round, *whose, np.arange(draws))
+        found = schedule.normal(keys.ravel(), like.shape[1], like.device)
         return found if draws == 1 else found.view(len(like), draws, like.shape[1])
 
 

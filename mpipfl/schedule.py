@@ -43,12 +43,14 @@ def uniform(keys: np.ndarray, count: int) -> np.ndarray:
     return (words(keys, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def normal(keys: np.ndarray, count: int) -> Tensor:
-    """`count` standard normal numbers (float32) for each key, by the Philox counter-based generator."""
-    out = np.empty((len(keys), count), dtype=np.float32)
+def normal(keys: np.ndarray, count: int, device: torch.device | str = "cpu") -> Tensor:
+    """`count` standard normal numbers for each key, by the device's own generator begun with it: Philox on a GPU; the
+    Mersenne Twister on a CPU, which knows the key's lower half only (two of 100,000 keys draw the same numbers), at a
+    third of the time that numpy's Philox takes."""
+    generator, out = torch.Generator(device), torch.empty(len(keys), count, device=device)
     for row, one in zip(out, keys.tolist(), strict=True):
-        np.random.Generator(np.random.Philox(key=one)).standard_normal(out=row, dtype=np.float32)
-    return torch.from_numpy(out)
+        row.normal_(generator=generator.manual_seed(one))
+    return out
 
 
 def permutations(keys: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -358,8 +358,8 @@ def test_draws_of_noise_are_keyed_by_client_and_step() -> None:
     assert len(seen) == sum(epochs(6, 2))
     every = torch.stack(list(seen.values())).reshape(-1, 5)
     assert len(torch.unique(every, dim=0)) == 4 * len(seen)
-    key = schedule.key(SEED, "mine", ROUND, np.array([2]), 7)
-    assert torch.equal(seen[2, 7].flatten(), schedule.normal(key, 20)[0])
+    keys = schedule.key(SEED, "mine", ROUND, 2, 7, np.arange(4))
+    assert torch.equal(seen[2, 7], schedule.normal(keys, 5))
     assert abs(float(every.mean())) < 0.2 and abs(float(every.std()) - 1) < 0.2
 
 

@@ -72,8 +72,8 @@ class Scene:
         return self.method.round(self.server, self.clients, self.bench.cohort(width=4), self.fl)
 
     def noise(self, client: int, step: int) -> Tensor:
-        key = schedule.key(SEED, "head noise", ROUND, np.array([client]), step)
-        return schedule.normal(key, self.method.draws * len(self.server.w))[0].view(self.method.draws, -1)
+        keys = schedule.key(SEED, "head noise", ROUND, client, step, np.arange(self.method.draws))
+        return schedule.normal(keys, len(self.server.w))
 
     def likelihood(self, client: int, head: Tensor) -> Tensor:
         """The mean negative log-likelihood on all of a client's training data, by the plain network."""
@@ -198,8 +198,7 @@ def pfedvem(plain: Plain, series: dict[str, np.ndarray]) -> Result:
         return torch.zeros(len(head)).masked_scatter(~head, base).masked_scatter(head, own)
 
     def noise(stream: str, round: int, j: int, step: int) -> Tensor:
-        key = schedule.key(settings.seed, stream, round, np.array([j]), step)
-        return schedule.normal(key, method.draws * d)[0].view(-1, d)
+        return schedule.normal(schedule.key(settings.seed, stream, round, j, step, np.arange(method.draws)), d)
 
     for round in range(1, settings.rounds + 1):
         drawn = schedule.participants(settings.seed, round, plain.clients, who.fraction, who.probability).tolist()
