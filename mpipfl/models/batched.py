@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from .. import elementwise
 from ..errors import ConfigError
-from . import recurrent, sequences
+from . import company, recurrent, sequences
 from .linear import Linear, Use, products
+from .mapped import Mapped
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (n, classes), labels (n)) -> loss of each sample (n)
 Step = Callable[[list[Tensor], Tensor], Tensor]  # (all parameters (K, *shape), input) -> output
@@ -60,7 +61,7 @@ class Batched:
         self.images = self.translated and spatial  # else samples are rows, or come as they are
         names = [part.name for part in self.layout]
         self.products = products(network, names) if self.translated else frozenset()
-        self.steps = steps or [mapped(network, self.layout, shape)]
+        self.steps = steps or [Mapped(network, [part.name for part in self.layout], shape)]
 
     def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Base and head of vectors (..., d): the head is the last linear layer, the base everything else."""
@@ -319,14 +320,8 @@ SPATIAL = POOLING | nn.AdaptiveAvgPool2d | nn.Conv2d | nn.GroupNorm
 
 
 def convolution(module: nn.Conv2d, weight: int, bias: int | None) -> Step:
-    def step(parts: list[Tensor], x: Tensor) -> Tensor:
-        kernels = parts[weight]
-        shift = None if bias is None else parts[bias].flatten()
-        return F.conv2d(
-            x, kernels.flatten(0, 1), shift, module.stride, module.padding, module.dilation, groups=len(kernels)
-        )
-
-    return step
+    how = (module.stride, module.padding, module.dilation)
+    return lambda parts, x: company.convolve(x, parts[weight], None if bias is None else parts[bias], how)
 
 
 def group_norm(module: nn.GroupNorm, weight: int, bias: int) -> Step:
@@ -382,27 +377,3 @@ def unrolled(parts: list[Tensor], x: Tensor) -> Tensor:
 
 def rows(parts: list[Tensor], x: Tensor) -> Tensor:
     return x.flatten(2)
-
-
-def mapped(network: nn.Module, layout: list[Part], shape: tuple[int, ...]) -> Step:
-    """Any module, by torch.func over the client axis, or where that cannot be, for one client after the other."""
-
-    def one(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.func.functional_call(network, parameters, (x,))
-
-    def in_turn(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-        return torch.stack([one({name: value[k] for name, value in parameters.items()}, x[k]) for k in range(len(x))])
-
-    every = torch.func.vmap(one)
-    try:
-        with torch.no_grad():
-            every({part.name: torch.zeros(2, *part.shape) for part in layout}, torch.zeros(2, 1, *shape))
-    except RuntimeError:  # some operations, such as PyTorch's LSTM, know no vmap
-        every = in_turn
-
-    def step(parts: list[Tensor], x: Tensor) -> Tensor:
-        network.to(x.device)  # its frozen parameters, once
-        named = {part.name: value for part, value in zip(layout, parts, strict=True)}
-        return every(named, x.reshape(*x.shape[:2], *shape))
-
-    return step
