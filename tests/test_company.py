@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -57,33 +58,50 @@ def test_in_parts_it_is_each_clients_own(clients: int, biased: bool, monkeypatch
     company.parts_of.cache_clear()
 
 
-class Own(nn.Module):
-    """A network that goes through torch.func."""
+class Layer(nn.Module):
+    """A network that goes through torch.func: a convolution, and another layer that nobody asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.layer, self.last = nn.Conv2d(1, 6, 5, padding=2), nn.Linear(6, 3)
+        self.layer, self.last, self.unused = nn.Conv2d(channels, 16, 3, padding=1), nn.Linear(16, 3), nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.layer(x).relu().mean((2, 3)))
+        return self.last(self.layer(x).relu().mean((2, 3)))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_a_network_of_ones_own(alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not alike:
-        monkeypatch.setattr(company, "same_as_pairs", lambda results, clients: False)
-    network = Batched(Own(), (1, 12, 12))
+class Function(nn.Module):
+    """The same without a module that could be recognised."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.kernels, self.last = nn.Parameter(torch.randn(16, channels, 3, 3)), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(F.conv2d(x, self.kernels, padding=1).relu().mean((2, 3)))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", [Layer, Function])
+@pytest.mark.parametrize("shape", [(2, 8, 7), (3, 12, 7), (1, 12, 12)])
+def test_a_network_of_ones_own(kind: Callable[[int], nn.Module], shape: tuple[int, ...]) -> None:
+    """PyTorch's own grouping by vmap has other bits for seven clients than for two, on any processor."""
+    network = Batched(kind(shape[0]), shape)
     assert not network.translated
-    theta, x = network.initial() + 0.1 * torch.randn(5, network.dimension), torch.randn(5, 4, 1, 12, 12)
+    theta, x = network.initial() + 0.1 * torch.randn(7, network.dimension), torch.randn(7, 4, *shape)
 
     def everything(who: list[int]) -> Tensor:
         leaves = [part.requires_grad_() for part in network.split(theta[who])]
         out = network.outputs(leaves, network.arrange(x[who][None])[0])
-        return torch.cat([out.detach().flatten(1), network.join(list(torch.autograd.grad(out.sin().sum(), leaves)))], 1)
+        found = torch.autograd.grad(out.sin().sum(), leaves, materialize_grads=True)
+        return torch.cat([out.detach().flatten(1), network.join(list(found))], 1)
 
-    every = everything(list(range(5)))
+    every = everything(list(range(7)))
     for who in ([3, 1], [4, 0, 2], [2, 0, 1, 4]):
         assert torch.equal(everything(who), every[who])
+
+
+def test_what_is_not_a_number_is_like_itself() -> None:
+    rows = torch.tensor([[1.0, float("nan")], [float("inf"), 0.0], [2.0, -1.0]])
+    assert same_as_pairs(lambda who: [rows[who]], 3)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="oneDNN's kernels for other processors are chosen by a variable")

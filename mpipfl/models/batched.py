@@ -320,7 +320,9 @@ SPATIAL = POOLING | nn.AdaptiveAvgPool2d | nn.Conv2d | nn.GroupNorm
 
 
 def convolution(module: nn.Conv2d, weight: int, bias: int | None) -> Step:
-    how = (module.stride, module.padding, module.dilation)
+    how = tuple(
+        given if isinstance(given, str) else tuple(given) for given in (module.stride, module.padding, module.dilation)
+    )
     return lambda parts, x: company.convolve(x, parts[weight], None if bias is None else parts[bias], how)
 
 

@@ -16,14 +16,13 @@ class Mapped:
     def __init__(self, network: nn.Module, names: list[str], shape: tuple[int, ...]) -> None:
         self.network, self.names, self.shape = network, names, shape
         self.known: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self.convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in network.modules())
-        self.every = torch.func.vmap(self.one)
+        self.every, self.together = torch.func.vmap(self.one), True
         own = dict(network.named_parameters())
         try:
             with torch.no_grad():
                 self.every([torch.zeros(2, *own[name].shape) for name in names], torch.zeros(2, 1, *shape))
         except RuntimeError:  # some operations, such as PyTorch's LSTM, know no vmap
-            self.every, self.convolves = self.in_turn, False
+            self.every, self.together = self.in_turn, False
 
     def __call__(self, parts: list[Tensor], x: Tensor) -> Tensor:
         self.network.to(x.device)  # its frozen parameters, once
@@ -37,8 +36,8 @@ class Mapped:
         return torch.cat(found)
 
     def sizes(self, parts: list[Tensor], x: Tensor) -> tuple[int, ...]:
-        """How many clients to take at a time."""
-        if not self.convolves or x.device.type != "cpu":
+        """How many clients to take at a time: nobody knows what is in there, so every network is tried."""
+        if not self.together or x.device.type != "cpu":
             return (len(x),)
         trained = torch.is_grad_enabled() and any(part.requires_grad for part in parts)
         key = (x.shape, trained, torch.is_autocast_enabled("cpu"))
@@ -49,7 +48,10 @@ class Mapped:
             def results(who: list[int]) -> list[Tensor]:
                 own = [part[who].requires_grad_(trained) for part in theta]
                 out = self.every(own, x[who])
-                return [out.detach(), *(torch.autograd.grad(out.square().sum(), own) if trained else ())]
+                return [
+                    out.detach(),
+                    *(torch.autograd.grad(out.square().sum(), own, materialize_grads=True) if trained else ()),
+                ]
 
             self.known[key] = company.parts(lambda clients: company.same_as_pairs(results, clients), len(x))
         return self.known[key]
