@@ -61,7 +61,7 @@ class Batched:
         self.images = self.translated and spatial  # else samples are rows, or come as they are
         names = [part.name for part in self.layout]
         self.products = products(network, names) if self.translated else frozenset()
-        self.steps = steps or [Mapped(network, [part.name for part in self.layout], shape)]
+        self.steps = steps or [Mapped(network, names, shape)]
 
     def divide(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Base and head of vectors (..., d): the head is the last linear layer, the base everything else."""
