@@ -163,7 +163,6 @@ def keeping(comm: Comm, clients: int) -> Measured:
     def keep() -> None:
         table, history = fl.table(figures), History(ones, ones)
         history.append(0, {name: table[:, i].copy() for i, name in enumerate(FIGURES)})
-        history.row(-1)
 
     return {"once": 1, "client": clients}, keep
 

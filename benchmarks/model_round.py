@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mpipfl.config import Checkpoint
 from mpipfl.slices import LONG, WORK, chunks
 
 from .model_messages import Cost, Machine, collective, everywhere, in_parts, to_server, vote
@@ -21,6 +22,7 @@ TERMS = (
 )  # fmt: skip
 COLUMNS = 14  # numbers of a client in each evaluation
 HISTORY = 8 * COLUMNS  # bytes
+CARRIED = 1e6 * Checkpoint().history_megabytes  # bytes of rows, until they are bound in a volume
 
 
 def costs(task: Task, machine: Machine, ranks: int, draws: range = DRAWS) -> dict[str, Cost]:
@@ -89,11 +91,11 @@ def slices_of(task: Task, machine: Machine, ranks: int) -> int:
 
 
 def of_server(task: Task, machine: Machine, ranks: int) -> dict[str, Cost]:
-    """The server's step, and a checkpoint half way: the models, all clients' state, all evaluations until then."""
+    """The server's step, and a checkpoint half way: the models, all clients' state, and the histories' rows."""
     numbers, state = task.network.dimension * task.models, task.network.dimension * task.state * task.clients
     turns = slices_of(task, machine, ranks)
     step = machine.of("server", once=max(1, turns), number=numbers / (ranks if turns else 1))
-    counts = {"once": 1.0, "byte": 4.0 * (numbers + state), "past": HISTORY * evaluated(task) / 2}
+    counts = {"once": 1.0, "byte": 4.0 * (numbers + state), "past": rows_written(task)}
     written, come = machine.of("checkpoint", **counts), to_server(machine, ranks, 4.0 * state)
     saved = Cost(written + come.path, written + come.total) if state else Cost(written, written)
     return {"server": Cost(step, step * (ranks if turns else 1)), "checkpoint": shared(saved, task.checkpoint_every)}
@@ -104,9 +106,24 @@ def shared(cost: Cost, every: int) -> Cost:
     return Cost(cost.path / every, cost.total / every) if every else Cost(0.0, 0.0)
 
 
-def evaluated(task: Task) -> float:
-    """Clients' rows in the histories at the end, of round 0 too."""
-    return task.clients * (1 + task.rounds / task.evaluate_every) if task.evaluate_every else task.clients
+def rows_at_end(task: Task) -> float:
+    """Bytes of the histories' rows, those of round 0 too."""
+    return HISTORY * task.clients * (1 + task.rounds / task.evaluate_every if task.evaluate_every else 1)
+
+
+def rows_of_checkpoint(task: Task) -> float:
+    """Bytes of the rows that come between two checkpoints."""
+    return HISTORY * task.clients * task.checkpoint_every / task.evaluate_every if task.evaluate_every else 0.0
+
+
+def rows_written(task: Task) -> float:
+    """Bytes of rows that a checkpoint and history.h5 both have. Where there are many, these have what is not yet in a
+    volume; every row is once in a volume and once, at the end, in history.h5."""
+    every, new = rows_at_end(task), rows_of_checkpoint(task)
+    if every <= CARRIED:
+        return every / 2
+    carried = CARRIED / 2 if new < CARRIED else 0.0
+    return carried + (new + every * task.checkpoint_every / task.rounds) / 2
 
 
 def seconds(found: dict[str, Cost]) -> float:
@@ -116,12 +133,17 @@ def seconds(found: dict[str, Cost]) -> float:
 
 def server_memory(task: Task, machine: Machine) -> float:
     """Bytes of rank 0's own memory at the end of a run: the program; what every rank knows of each client and sample
-    (bounds, hosts, work and an evaluation's table; places in the source and in the store); the histories, once more
-    while they are written; and the models, as they were at the start, as they are, as they will be, and as a sum and
-    its mean in float64 (of long vectors, of a chunk of columns)."""
+    (bounds, hosts, work and an evaluation's table; places in the source and in the store); the histories' rows that
+    are in no volume, once more while they are written; and the models, as they were at the start, as they are, as they
+    will be, and as a sum and its mean in float64 (of long vectors, of a chunk of columns)."""
     samples = task.clients * task.samples * (1 + task.tested)
     known = (160 + 3 * HISTORY) * task.clients + 32 * samples
     numbers = task.network.dimension * task.models
     wide = min(numbers, WORK) if slices_of(task, machine, 1) else numbers
     models = 4 * task.network.dimension + (4 + 4) * numbers + (8 + 8) * wide
-    return machine.units["memory"]["program"] + known + 2 * HISTORY * evaluated(task) + models
+    return (
+        machine.units["memory"]["program"]
+        + known
+        + 2 * min(rows_at_end(task), CARRIED + rows_of_checkpoint(task))
+        + models
+    )

@@ -1,20 +1,16 @@
-"""The complete state of a run in one HDF5 file per kept round, whole or not there at all.
+"""The complete state of a run in one sealed HDF5 file per kept round.
 
-A file is written under a temporary name, flushed to disk and renamed. Its first 512 bytes are an HDF5 user block that
-holds a hash of all that follows, so that a flipped bit anywhere is found; any HDF5 reader opens it as it is:
 `/server/<field>`; `/clients/<field>`, a row for each client in `/active`, which are all that have ever been in a round,
-and `/first/<field>`, what all others have; `/history/...`; attributes `round`, `config`
-and `clients`, how many there are.
+and `/first/<field>`, what all others have; `/history/...`, of which what was found `once` has that attribute, and
+`/figures`, the table of metrics.csv; `/volumes/round` and `/volumes/seal`, the files that have the history's
+earlier rows; attributes `round`, `config` and `clients`, how many there are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +18,12 @@ import h5py
 import numpy as np
 import torch
 
+from . import sealed
 from .comm import Comm
 from .errors import UserError
-from .files import hdf5, sync, whole
+from .history import History, Record, volume
 from .states import States
 
-USER_BLOCK = 512
-MAGIC = b"mpipfl blake2b of crc32 "
-PIECE = 1 << 16  # bytes
 NAME = re.compile(r"^round_(\d+)\.h5$")
 
 
@@ -43,9 +37,7 @@ def path_of(folder: Path, round: int) -> Path:
     return folder / "checkpoints" / f"round_{round:05d}.h5"
 
 
-def write(
-    folder: Path, round: int, server: Any, states: States, history: dict[str, np.ndarray], config: str, comm: Comm
-) -> None:
+def write(folder: Path, round: int, server: Any, states: States, history: History, config: str, comm: Comm) -> None:
     """Write a round's state; every rank must call. On failure rank 0 raises after all ranks have sent their rows."""
     path = path_of(folder, round)
     rows = ((name, *block) for i, name in enumerate(states.kind._fields) for block in states.blocks(comm, i))
@@ -54,23 +46,18 @@ def write(
         return
     try:
         path.parent.mkdir(exist_ok=True)  # not the run's folder: what is missing there could not be made good
-        with whole(path) as temporary:
-            with hdf5(temporary, USER_BLOCK) as file:
-                file.attrs.update(round=round, config=config, clients=states.clients)
-                for name, field in zip(server._fields, server, strict=True):
-                    file[f"server/{name}"] = field.detach().cpu().numpy()
-                for name, values in history.items():
-                    file[f"history/{name}"] = values
-                if states.fields:
-                    file["active"] = np.flatnonzero(states.active)
-                for name, field in zip(states.kind._fields, states.first, strict=True):
-                    file[f"first/{name}"] = field.cpu().numpy()
-                    file.create_dataset(
-                        f"clients/{name}", (states.active.sum(), *field.shape), file[f"first/{name}"].dtype
-                    )
-                for name, start, some in rows:
-                    file[f"clients/{name}"][start : start + len(some)] = some
-            seal(temporary)
+        with sealed.sealed(path) as file:
+            file.attrs.update(round=round, config=config, clients=states.clients)
+            for name, field in zip(server._fields, server, strict=True):
+                file[f"server/{name}"] = field.detach().cpu().numpy()
+            write_history(file, history.record(), folder)
+            if states.fields:
+                file["active"] = np.flatnonzero(states.active)
+            for name, field in zip(states.kind._fields, states.first, strict=True):
+                file[f"first/{name}"] = field.cpu().numpy()
+                file.create_dataset(f"clients/{name}", (states.active.sum(), *field.shape), file[f"first/{name}"].dtype)
+            for name, start, some in rows:
+                file[f"clients/{name}"][start : start + len(some)] = some
     except OSError as error:
         exhaust(rows)  # the other ranks send them in any case
         raise CheckpointError(f"round {round}: no checkpoint could be written to {path} ({error})") from error
@@ -81,39 +68,50 @@ def exhaust(rows: Iterator[Any]) -> None:
         pass
 
 
-def seal(path: Path) -> None:
-    """Write a file's hash into its user block, found while the disk is at work."""
-    with ThreadPoolExecutor(1) as beside:
-        flushed = beside.submit(sync, path)
-        digest = digest_of(path)
-        flushed.result()
-    with open(path, "r+b") as raw:
-        raw.write(MAGIC + digest)
+def write_history(file: h5py.File, history: Record, folder: Path) -> None:
+    group = file.create_group("history")
+    for name, values in (history.rows | history.once).items():
+        group[name] = values
+    for name in history.once:
+        group[name].attrs["once"] = True
+    columns = list(history.figures[-1]) if history.figures else []
+    file["figures"] = [[row.get(name, np.nan) for name in columns] for row in history.figures]
+    file["figures"].attrs["columns"] = columns
+    if history.volumes:
+        file["volumes/round"] = history.volumes
+        file["volumes/seal"] = [sealed.seal_of(volume(folder, round)) for round in history.volumes]
 
 
-def digest_of(path: Path) -> bytes:
-    """A hash of the CRCs of a file's pieces: a third of the time of hashing everything."""
-    total = hashlib.blake2b(digest_size=32)
-    with open(path, "rb") as raw:
-        raw.seek(USER_BLOCK)
-        while piece := raw.read(PIECE):
-            total.update(zlib.crc32(piece).to_bytes(4, "little"))
-    return total.hexdigest().encode()
+def read_history(file: h5py.File) -> Record:
+    found = sealed.content(file["history"])
+    if found and "figures" not in file:
+        raise outdated(file)
+    once = {name: values for name, values in found.items() if file["history"][name].attrs.get("once")}
+    rows = {name: values for name, values in found.items() if name not in once}
+    volumes = file["volumes/round"][...].tolist() if "volumes" in file else []
+    columns = file["figures"].attrs["columns"]
+    figures = [dict(zip(columns, row, strict=True)) for row in file["figures"][...].tolist()]
+    return Record(rows, once, [{**row, "round": int(row["round"])} for row in figures], volumes)
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint file, or None if it is whole."""
+    """What is wrong with a checkpoint file, or None if it and the volumes it needs are whole."""
+    problem = sealed.fault(path, "checkpoint")
+    if problem is not None:
+        return problem
     try:
-        with open(path, "rb") as raw:
-            head = raw.read(USER_BLOCK)
-        if not head.startswith(MAGIC):
-            return "is not a checkpoint, or its beginning is damaged"
-        if head[len(MAGIC) :].rstrip(b"\0") != digest_of(path):
-            return "is damaged: its content does not match its checksum"
         with h5py.File(path, "r") as file:
             file.attrs["round"], file.attrs["config"]
+            volumes = [file["volumes"][name][...].tolist() for name in ("round", "seal")] if "volumes" in file else []
     except (OSError, KeyError) as error:
         return f"cannot be read ({error})"
+    for round, seal in zip(*volumes, strict=True):
+        other = volume(path.parent.parent, round)
+        problem = sealed.fault(other, "volume")
+        if problem is None and sealed.seal_of(other) != seal:
+            problem = "is another run's, or another version's"
+        if problem is not None:
+            return f"needs volumes/{other.name}, which {problem}"
     return None
 
 
@@ -128,7 +126,7 @@ def newest(folder: Path) -> tuple[int | None, list[str]]:
     return None, passed
 
 
-def read(folder: Path, round: int, server: Any, states: States) -> tuple[Any, dict[str, np.ndarray]]:
+def read(folder: Path, round: int, server: Any, states: States) -> tuple[Any, Record]:
     """A whole checkpoint's server state and history; the hosted clients' rows go into `states`."""
     with h5py.File(path_of(folder, round), "r") as file:
         fields = [
@@ -136,14 +134,14 @@ def read(folder: Path, round: int, server: Any, states: States) -> tuple[Any, di
             for n, f in zip(server._fields, server, strict=True)
         ]
         if states.fields and "active" not in file:
-            raise CheckpointError(f"{file.filename} is an older version's; start the run anew (--overwrite)")
+            raise outdated(file)
         if states.fields:
             read_clients(file, states)
-        history: dict[str, np.ndarray] = {}
-        file["history"].visititems(
-            lambda name, item: history.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
-        )
-    return type(server)(*fields), history
+        return type(server)(*fields), read_history(file)
+
+
+def outdated(file: h5py.File) -> CheckpointError:
+    return CheckpointError(f"{file.filename} is an older version's; start the run anew (--overwrite)")
 
 
 def read_clients(file: h5py.File, states: States) -> None:

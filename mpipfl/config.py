@@ -81,6 +81,9 @@ class Checkpoint(Section):
     every: Natural = Field(10, description="rounds between checkpoints; 0 for none but the first and the last")
     keep: Count = Field(3, description="how many of the newest stay, besides round 0")
     keep_every: Natural = Field(0, description="those of every so-many-th round stay, too; 0 for none")
+    history_megabytes: Positive = Field(
+        64, description="rows of the histories beyond this are put into files of their own, in volumes/"
+    )
 
 
 class States(Section):

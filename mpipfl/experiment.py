@@ -171,7 +171,7 @@ class Experiment:
 
         def commit() -> None:
             self.round, self.fresh = 0, True
-            self.history.restore({"round": np.empty(0)})
+            self.history.clear()
             commit_state()
 
         return commit
@@ -214,7 +214,7 @@ class Experiment:
             self.server = server
             commit_clients()
             self.history.keep_own(self.method.kind, told)
-            for remark in self.method.remarks(self.history.own(self.method.kind)):
+            for remark in self.method.remarks(told):
                 self.report.say(remark)
 
         return commit
@@ -313,23 +313,39 @@ class Experiment:
             with contextlib.suppress(OSError):  # what is wrong with the disk shows below
                 self.folder.hold()
         with self.telemetry.phase("checkpoint"):
+            history = self.bound()
             try:
                 path, states = self.folder.path, self.hosting.states
-                arrays = self.history.arrays() if self.comm.is_server else {}
-                checkpoint.write(path, self.round, self.server, states, arrays, self.config.digest, self.comm)
+                checkpoint.write(path, self.round, self.server, states, history, self.config.digest, self.comm)
                 if self.comm.is_server:
                     kept = self.config.checkpoint
                     checkpoint.prune(path, kept.keep, self.round, kept.keep_every)
-                    self.history.write(self.folder.path)
+                    history.write(path)
+                    history.prune(path)
                     self.folder.saved = True
             except (checkpoint.CheckpointError, OSError) as error:
                 self.folder.saved = False
                 self.report.say(f"NOT SAVED: {error}")
 
         def commit() -> None:
-            self.fresh, self.comm.pulse.saving = False, time.monotonic() - began
+            self.history, self.fresh, self.comm.pulse.saving = history, False, time.monotonic() - began
 
         return commit
+
+    def bound(self) -> History:
+        """The histories; where many rows have come together, with these in a volume that the server has written."""
+        few = self.history.bytes() < 1e6 * self.config.checkpoint.history_megabytes
+        if few or self.round in self.history.volumes:
+            return self.history
+        written = np.array([0])
+        if self.comm.is_server:
+            try:
+                self.history.write_volume(self.folder.path, self.round)
+                written[0] = 1
+            except OSError as error:
+                self.report.say(f"round {self.round}: no volume could be written, checkpoints carry its rows ({error})")
+        self.comm.broadcast(written)
+        return self.history.bound(self.round) if written[0] else self.history
 
     def finish(self, seconds: float, rounds: int) -> Commit:
         """The summary, and the histories once more: a run may have ended just after its last checkpoint."""
@@ -340,9 +356,10 @@ class Experiment:
         costs = self.method.traffic(self.server, self.clients)._asdict() | telemetry
         costs |= {"deaths": self.survival.deaths}
         try:
-            self.history.write(self.folder.path)
+            self.history.write(self.folder.path, ended=True)
             self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, costs)
-            if series := self.history.own(detection.NAME):
+            own = self.history.own(self.method.kind, self.folder.path)
+            if series := self.history.own(detection.NAME, self.folder.path):
                 names = self.config.data.source.model_dump()["states"]
                 groups = self.plan.partition.group[self.fl.listed]
                 detection.write(self.folder.path, detection.cells(series, groups, names))
@@ -352,7 +369,7 @@ class Experiment:
             return lambda: None
 
         def commit() -> None:
-            for remark in self.method.remarks(self.history.own(self.method.kind)):
+            for remark in self.method.remarks(own):
                 self.report.say(remark)
             self.report.say(f"{rounds} rounds in {seconds:.1f} s; results in {self.folder.path}")
 
@@ -373,7 +390,7 @@ class Experiment:
 
     def note(self) -> str:
         """The evaluated round in a few words."""
-        row = self.history.row(-1)
+        row = self.history.figures[-1]
         kinds = [k for k in ("global", "personal") if getattr(self.config.algorithm, f"learns_{k}ly")]
         if f"{kinds[0]}_error_mean" in row:
             return "  ".join(f"{k} error {row[f'{k}_error_mean']:.4g}" for k in kinds)

@@ -102,11 +102,11 @@ class RunFolder:
         summary: dict[str, Any] = {
             "name": config.name, "algorithm": config.algorithm.kind, "rounds": config.rounds,
             "clients": config.data.clients,
-            "last": history.row(-1),
+            "last": history.figures[-1],
         }  # fmt: skip
         for kind in KINDS:
             best = history.best(kind)
-            summary[f"best_{kind}"] = None if best is None else history.row(best)
+            summary[f"best_{kind}"] = None if best is None else history.figures[best]
         summary |= {
             "seconds": seconds,
             "rounds_run": rounds,

@@ -1,6 +1,6 @@
 """Is all of a run still as it was written? `python -m mpipfl.run --verify RUN` reads every file of a run's folder.
 
-Checkpoints and the partition have checksums. The histories have none: they are compared with the newest whole
+Checkpoints, volumes and the partition have checksums. The histories have none: they are compared with the newest whole
 checkpoint, which holds them too, `metrics.csv` and `summary.json` with the histories. Nothing is changed.
 """
 
@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import h5py
-import numpy as np
 
-from . import checkpoint
+from . import checkpoint, sealed
 from .config import Config, load
 from .data.partition import Partition
 from .errors import UserError
-from .history import History
+from .history import Arrays, History, all_series, joined
 from .runfolder import plain
 
 NOT_YET = "is not there: the run has not got so far"
@@ -61,42 +60,40 @@ def findings(folder: Path) -> Iterator[Finding]:
         yield Finding("partition.h5")
     except UserError as error:
         yield Finding("partition.h5", str(error))
-    kept: dict[str, np.ndarray] = {}
+    for path in sorted((folder / "volumes").glob("round_*.h5")):
+        yield Finding(str(path.relative_to(folder)), sealed.fault(path, "volume"))
+    kept: Arrays = {}
     for round in checkpoint.rounds(folder):
         path = checkpoint.path_of(folder, round)
         problem = checkpoint.fault(path)
         if problem is None and config is not None and checkpoint.config_of(folder, round) != config.digest:
             problem = "belongs to other settings than those of config.yaml"
         if problem is None:
-            kept = series(path, "history")
+            kept = series(folder, path)
         yield Finding(str(path.relative_to(folder)), problem)
     history = None
     if (folder / "history.h5").exists():
-        history, problem = history_of(folder / "history.h5", kept)
+        history, problem = history_of(folder, kept)
         yield Finding("history.h5", problem)
     yield from tables(folder, history)
-    for left in sorted([*folder.glob(".*"), *(folder / "checkpoints").glob(".*")]):
+    for left in sorted([*folder.glob(".*"), *folder.glob("checkpoints/.*"), *folder.glob("volumes/.*")]):
         yield Finding(str(left.relative_to(folder)), remark="left over by a run that was killed; it can be deleted")
 
 
-def series(path: Path, group: str) -> dict[str, np.ndarray]:
-    """All data sets of a group by name."""
-    found: dict[str, np.ndarray] = {}
+def series(folder: Path, path: Path) -> Arrays:
+    """A whole checkpoint's histories by name."""
     with h5py.File(path, "r") as file:
-        file[group].visititems(
-            lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None
-        )
-    return found
+        volumes = file["volumes/round"][...] if "volumes" in file else ()
+        return joined(folder, volumes, sealed.content(file["history"]))
 
 
-def history_of(path: Path, kept: dict[str, np.ndarray]) -> tuple[History | None, str | None]:
+def history_of(folder: Path, kept: Arrays) -> tuple[History | None, str | None]:
     """The histories, and what is wrong with them. A checkpoint may be some rounds older or newer."""
     try:
-        found = series(path, "/")
-        history = History(found["n_train"], found["n_test"])
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        found = all_series(folder)
+        history = History.of(found)
+    except (OSError, KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
         return None, f"cannot be read ({error})"
-    history.restore({name: found[name] for name in kept if name in found})
     for name, values in kept.items():
         if name not in found:
             return history, f"has no {name}, which the newest whole checkpoint has"
@@ -125,5 +122,5 @@ def metrics(text: str, history: History) -> str | None:
 
 
 def last_of_summary(text: str, history: History) -> str | None:
-    said, known = json.loads(text)["last"], plain(history.row(-1))
+    said, known = json.loads(text)["last"], plain(history.figures[-1])
     return None if said == known else "its last round is not the one of history.h5"

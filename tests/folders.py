@@ -67,10 +67,10 @@ def write(
         history.append(r, {f"{kind}/{part}{what}": a if what == "accuracy" else 1 - a for kind, a in both.items()
                            for part in ("", "validation_") for what in ("accuracy", "loss")})  # fmt: skip
     for name, values in (own or {}).items():
-        history.series[f"{method}/{name}"] = list(values)
+        history.rows[f"{method}/{name}"] = list(values)
     history.write(path)
     summary = {
-        "name": config["name"], "rounds": rounds - 1, "clients": clients, "last": history.row(-1), "seconds": 12.5,
+        "name": config["name"], "rounds": rounds - 1, "clients": clients, "last": history.figures[-1], "seconds": 12.5,
         "seconds_per_round": 0.5, "ranks": 3, "phases_seconds": PHASES, "peak_memory_mb": [100.0, 300.0, 200.0],
         "bytes_per_rank": [1_000_000, 500_000, 500_000],
     }  # fmt: skip

@@ -123,11 +123,13 @@ def rewound(config: Config, folder: Path, round: int) -> Config:
 
 
 def content(path: Path) -> dict[str, np.ndarray]:
-    """All data sets of an HDF5 file by name; of a checkpoint, a row of state for each of all clients."""
+    """All data sets of an HDF5 file by name; of a checkpoint, a row of state for each of all clients. Its figures are
+    left out, as they follow from the histories and are in metrics.csv."""
     found: dict[str, np.ndarray] = {}
     with h5py.File(path, "r") as file:
         file.visititems(lambda name, item: found.update({name: item[...]}) if isinstance(item, h5py.Dataset) else None)
         clients = file.attrs.get("clients", 0)
+    found.pop("figures", None)
     active = found.pop("active", None)
     for name in [name for name in found if name.startswith("first/")]:
         own = name.replace("first", "clients")

@@ -18,7 +18,7 @@ from benchmarks.model import Node
 from benchmarks.model_ask import network_of, on, scenario
 from benchmarks.model_calibrate import trial
 from benchmarks.model_messages import Link, Machine, collective, everywhere, halving, in_parts, tree, vote
-from benchmarks.model_round import TERMS, costs, seconds, server_memory
+from benchmarks.model_round import TERMS, costs, rows_written, seconds, server_memory
 from benchmarks.model_units import Calibration, fit, read
 from benchmarks.model_workers import Network, Task, batched, level, loads, population, swept, trained
 from benchmarks.workloads import ROUNDS, flops
@@ -271,6 +271,19 @@ def test_memory_of_the_server() -> None:
     assert server_memory(large, alone) - server_memory(nothing, alone) == 28 * 25e6
     twice = server_memory(task(rounds=200), machine) - server_memory(task(), machine)
     assert twice == 2 * 14 * 8 * 100 * (100 / 5)  # clients' figures in 20 evaluations, and once more to be written
+    many, more = (server_memory(task(clients=1_000_000, rounds=rounds), machine) for rounds in (100, 1000))
+    assert many == more  # as they are in volumes
+
+
+def test_a_checkpoint_does_not_grow_with_the_rounds() -> None:
+    """Unless all rows until then fit in. 14 figures of 8 bytes a client, an evaluation every 5th round."""
+    row, few, many = 14 * 8, task(clients=100), task(clients=1_000_000)
+    assert rows_written(few) == row * 100 * 21 / 2
+    for rounds in (100, 1000):  # two evaluations make a volume; all are written once more at the end
+        once = 2 + (1 + rounds / 5) / (rounds / 10)
+        assert rows_written(many._replace(rounds=rounds)) == pytest.approx(row * 1e6 * once / 2)
+    some = task(clients=100_000)
+    assert rows_written(some) == pytest.approx(32e6 + row * 1e5 * (2 + 21 / 10) / 2)
 
 
 def test_fit_finds_the_units() -> None:

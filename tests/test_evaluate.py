@@ -3,6 +3,7 @@ scikit-learn from a plain network's outputs."""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -62,13 +63,14 @@ def test_a_method_without_global_models_and_a_task_without_classes(alone: Comm, 
 
 def test_an_older_checkpoint_has_fewer_series(alone: Comm, tmp_path: Path) -> None:
     """A run that goes on from a checkpoint without the macro figures has them from there on."""
-    from mpipfl.history import History
+    from mpipfl.history import KINDS, History
 
     history = History(np.array([3, 4]), np.array([1, 1]))
-    one = {"personal/accuracy": np.array([0.5, 1.0])}
+    one = {f"{kind}/accuracy": np.array([0.5, 1.0]) for kind in KINDS}
     history.append(0, one)
     history.append(1, one | {"personal/f1": np.array([0.25, 1.0])})
-    np.testing.assert_array_equal(history.arrays()["personal/f1"], [[np.nan, np.nan], [0.25, 1.0]])
+    np.testing.assert_array_equal(history.record().rows["personal/f1"], [[np.nan, np.nan], [0.25, 1.0]])
+    assert [row["personal_f1_mean"] for row in csv.DictReader(history.table().splitlines())] == ["nan", "0.625"]
 
 
 def test_counts_of_rows_by_hand() -> None:

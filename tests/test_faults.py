@@ -19,7 +19,7 @@ import numpy as np
 import psutil
 import pytest
 
-from mpipfl import checkpoint
+from mpipfl import checkpoint, sealed
 from mpipfl.config import dump
 from mpipfl.run import main
 
@@ -228,7 +228,7 @@ DAMAGE = {
     "magic": (flip, lambda path: 3),
     "hash": (flip, lambda path: 40),
     "rest of the user block": (flip, lambda path: 300),
-    "HDF5 signature": (flip, lambda path: checkpoint.USER_BLOCK),
+    "HDF5 signature": (flip, lambda path: sealed.USER_BLOCK),
     "last byte": (flip, lambda path: path.stat().st_size - 1),
     **{f"at {place:.3f}": (flip, bytes_of(place)) for place in np.random.default_rng(0).uniform(0, 1, 5)},
     "empty": (truncate, lambda path: 0),

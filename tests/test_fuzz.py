@@ -30,6 +30,7 @@ from mpipfl.data.leaf import Leaf, Shakespeare, Tff
 from mpipfl.data.partition import Partition
 from mpipfl.data.sent140 import Sent140
 from mpipfl.errors import DataError, UserError
+from mpipfl.history import History
 from mpipfl.states import States
 from mpipfl.study import points, study_of
 from mpipfl.telemetry import peak_resident
@@ -303,7 +304,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         theta: torch.Tensor
 
     states = States(Client(torch.zeros(4)), np.arange(3), 3, torch.device("cpu"))
-    checkpoint.write(path, 1, server, states, {"round": np.arange(2)}, "digest", Comm())
+    checkpoint.write(path, 1, server, states, History(np.ones(3), np.ones(3)), "digest", Comm())
     bounds = np.array([[0, 2, 3, 4], [4, 6, 7, 8]])
     Partition(np.arange(8), bounds, np.zeros(2, int), np.zeros(2, int)).write(path / "partition.h5")
     return path

@@ -37,7 +37,7 @@ def history() -> History:
 
 
 def test_a_row_by_hand(history: History) -> None:
-    row = history.row(1)
+    row = history.figures[1]
     assert row["round"] == 5
     assert row["personal_accuracy_mean"] == pytest.approx(0.6)
     assert row["personal_accuracy_weighted"] == pytest.approx((4 + 56) / 80)
@@ -66,7 +66,7 @@ def test_files_say_what_was_measured(history: History, tmp_path: Path) -> None:
         rows = list(csv.DictReader(file))
     assert [int(row["round"]) for row in rows] == [0, 5, 10]
     for i, row in enumerate(rows):
-        assert {k: float(v) for k, v in row.items()} == history.row(i)  # to the last bit
+        assert {k: float(v) for k, v in row.items()} == history.figures[i]  # to the last bit
     with h5py.File(tmp_path / "history.h5") as file:
         assert file["round"][...].tolist() == [0, 5, 10]
         assert file["personal/accuracy"].shape == (3, 3)
@@ -86,12 +86,14 @@ def test_missing_figures_are_written_as_nan(tmp_path: Path) -> None:
 
 def test_restored_it_goes_on(history: History) -> None:
     other = History(N_TRAIN, N_TEST)
-    other.restore(history.arrays())
+    other.restore(history.record())
     for h in (history, other):
         h.append(15, values([0.7, 0.7, 0.7], [1.0, 1.0, 1.0]))
     assert other.rounds == [0, 5, 10, 15]
-    for name, array in history.arrays().items():
-        assert array.tobytes() == other.arrays()[name].tobytes(), name
+    one, two = history.record().rows, other.record().rows
+    assert one.keys() == two.keys()
+    assert [one[name].tobytes() for name in one] == [two[name].tobytes() for name in one]
+    assert other.table() == history.table()
     assert other.best("personal") == 3
 
 
@@ -101,12 +103,12 @@ def test_what_a_method_found_once(history: History, tmp_path: Path) -> None:
     history.keep_own("ucfl", {"W": np.zeros((5, 5)), "cluster": label + 1})
     history.keep_own("ucfl", {"W": table, "cluster": label})
     history.append_own("other", 5, {"W": np.ones(3)})
-    own = history.own("ucfl")
+    own = history.own("ucfl", tmp_path)
     assert own.keys() == {"W", "cluster"}
     assert own["W"].tolist() == table.tolist()
     assert own["cluster"].dtype == np.int64
     restored = History(N_TRAIN, N_TEST)
-    restored.restore(history.arrays())
+    restored.restore(history.record())
     for h in (history, restored):
         h.append(15, values([0.7, 0.7, 0.7], [1.0, 1.0, 1.0]))
         h.write(tmp_path)

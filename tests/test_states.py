@@ -19,6 +19,7 @@ from mpipfl import checkpoint
 from mpipfl import states as module
 from mpipfl.comm import Comm
 from mpipfl.errors import DataError
+from mpipfl.history import History
 from mpipfl.placement import place
 from mpipfl.states import States
 
@@ -174,7 +175,9 @@ def test_an_older_versions_checkpoint_is_refused(alone: Comm, tmp_path: Path) ->
     """It had a row for every client, and did not say who had been in a round."""
     every = np.arange(CLIENTS)
     mine = states(every)
-    checkpoint.write(tmp_path, 3, Pair(torch.zeros(2), torch.zeros(1)), mine, {}, "digest", alone)
+    checkpoint.write(
+        tmp_path, 3, Pair(torch.zeros(2), torch.zeros(1)), mine, History(np.ones(1), np.ones(1)), "digest", alone
+    )
     with h5py.File(checkpoint.path_of(tmp_path, 3), "r+") as file:
         del file["active"]
     with pytest.raises(checkpoint.CheckpointError, match=r"round_00003.h5 is an older version's; start the run anew"):

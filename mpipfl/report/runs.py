@@ -19,7 +19,7 @@ import yaml
 
 from ..data.partition import Partition
 from ..errors import DataError, UserError
-from ..history import KINDS, History
+from ..history import KINDS, History, all_series
 from ..section import flat
 
 READABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, EOFError)  # what bad files raise
@@ -155,8 +155,7 @@ def series_of(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
     """All data sets of history.h5; those by client only if they fit each other."""
     found: dict[str, np.ndarray] = {}
     try:
-        with h5py.File(path / "history.h5", "r") as file:
-            file.visititems(lambda name, item: found.update({name: item[...]}) if is_data(item) else None)
+        found = {name: values for name, values in all_series(path).items() if values.dtype.kind in "fiub"}
         shape = (len(found["round"]), len(found["n_train"]))
         assert_shape(found["n_test"], shape[1:], "n_test")
         found.setdefault("clients", np.arange(shape[1]))  # an older run's
@@ -170,10 +169,6 @@ def series_of(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
         problems.append(f"a history.h5 that cannot be read ({short(error)})")
         return {}
     return found
-
-
-def is_data(item: Any) -> bool:
-    return isinstance(item, h5py.Dataset) and item.dtype.kind in "fiub"
 
 
 def assert_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
@@ -197,9 +192,7 @@ def rows_of(
         problems.append(f"a metrics.csv that cannot be read ({short(error)})")
     try:
         if series:
-            history = History(series["n_train"], series["n_test"])
-            history.restore({k: v for k, v in series.items() if k == "round" or k.split("/")[0] in KINDS})
-            return [history.row(i) for i in range(len(series["round"]))]
+            return list(History.of(series).figures)
         return [{key: np.nan if v is None else float(v) for key, v in summary["last"].items()}] if summary else []
     except READABLE as error:
         problems.append(f"no figures in its other files ({short(error)})")
