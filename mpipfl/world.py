@@ -28,6 +28,7 @@ from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
 TRIALS = 3  # of each width
+STEPS = 4  # of a trial: with fewer, what is done once for a cohort would speak for wide ones
 WORTH = 0.97  # of a narrower cohort's time is what a wider one may take
 TRIAL = 1.0  # seconds of trials after which no wider cohort is tried; what comes before them (imports) is not counted
 CACHED = 1 << 23  # numbers of the rows of a cohort that is as wide as is fastest, about
@@ -140,7 +141,7 @@ def width(config: Config, store: Store, model: Batched, theta: torch.Tensor) -> 
         seconds = []
         for _ in range(TRIALS):
             start = clock()
-            cohort.descend(theta, steps=2)
+            cohort.descend(theta, steps=STEPS)
             seconds.append(clock() - start)
         each, spent = min(seconds) / len(clients), spent + sum(seconds)
         if each < WORTH * least:
