@@ -71,7 +71,8 @@ class Run:
             "data": {"source": {"kind": "glyphs", "classes": 6}, "samples": 260, "clients": 9,
                      "partition": {"kind": "classes", "k": 3}, "shift": {"kind": "rotate", "groups": 2}},
             "model": {"kind": "mlp", "hidden": [12]}, "train": {"batch": 8, "lr": 0.05, "cohort": 3},
-            "participation": {"fraction": 0.7}, "evaluate": {"every": 2}, "checkpoint": {"every": 1, "keep": 100},
+            "participation": {"fraction": 0.7}, "evaluate": {"every": 2},
+            "checkpoint": {"every": 1, "keep": 100, "history_megabytes": 0.01},
             "fault_tolerance": {"stall_seconds": STALL},
         }  # fmt: skip
         self.config = check(settings, "the soak test")

@@ -2,8 +2,8 @@
 
 `/server/<field>`; `/clients/<field>`, a row for each client in `/active`, which are all that have ever been in a round,
 and `/first/<field>`, what all others have; `/history/...`, of which what was found `once` has that attribute, and
-`/figures`, the table of metrics.csv; `/volumes/round` and `/volumes/seal`, the files that have the history's
-earlier rows; attributes `round`, `config` and `clients`, how many there are.
+`/figures`, the table of metrics.csv; `/volumes`, which files have the history's earlier rows, and their seals;
+attributes `round`, `config` and `clients`, how many there are.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import h5py
 import numpy as np
 import torch
 
-from . import sealed
+from . import sealed, volumes
 from .comm import Comm
 from .errors import UserError
-from .history import History, Record, volume
+from .history import History, Record, columns
 from .states import States
 
 NAME = re.compile(r"^round_(\d+)\.h5$")
@@ -50,7 +50,7 @@ def write(folder: Path, round: int, server: Any, states: States, history: Histor
             file.attrs.update(round=round, config=config, clients=states.clients)
             for name, field in zip(server._fields, server, strict=True):
                 file[f"server/{name}"] = field.detach().cpu().numpy()
-            write_history(file, history.record(), folder)
+            write_history(file, history.record())
             if states.fields:
                 file["active"] = np.flatnonzero(states.active)
             for name, field in zip(states.kind._fields, states.first, strict=True):
@@ -68,18 +68,16 @@ def exhaust(rows: Iterator[Any]) -> None:
         pass
 
 
-def write_history(file: h5py.File, history: Record, folder: Path) -> None:
+def write_history(file: h5py.File, history: Record) -> None:
     group = file.create_group("history")
     for name, values in (history.rows | history.once).items():
         group[name] = values
     for name in history.once:
         group[name].attrs["once"] = True
-    columns = list(history.figures[-1]) if history.figures else []
-    file["figures"] = [[row.get(name, np.nan) for name in columns] for row in history.figures]
-    file["figures"].attrs["columns"] = columns
-    if history.volumes:
-        file["volumes/round"] = history.volumes
-        file["volumes/seal"] = [sealed.seal_of(volume(folder, round)) for round in history.volumes]
+    names = columns(history.figures)
+    file["figures"] = [[row.get(name, np.nan) for name in names] for row in history.figures]
+    file["figures"].attrs["columns"] = names
+    volumes.enlist(file, history.volumes)
 
 
 def read_history(file: h5py.File) -> Record:
@@ -88,30 +86,21 @@ def read_history(file: h5py.File) -> Record:
         raise outdated(file)
     once = {name: values for name, values in found.items() if file["history"][name].attrs.get("once")}
     rows = {name: values for name, values in found.items() if name not in once}
-    volumes = file["volumes/round"][...].tolist() if "volumes" in file else []
-    columns = file["figures"].attrs["columns"]
-    figures = [dict(zip(columns, row, strict=True)) for row in file["figures"][...].tolist()]
-    return Record(rows, once, [{**row, "round": int(row["round"])} for row in figures], volumes)
+    names = file["figures"].attrs["columns"]
+    figures = [dict(zip(names, row, strict=True)) for row in file["figures"][...].tolist()]
+    return Record(rows, once, [{**row, "round": int(row["round"])} for row in figures], volumes.listed(file))
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with a checkpoint file, or None if it and the volumes it needs are whole."""
+    """What is wrong with a checkpoint file, or None if it is whole."""
     problem = sealed.fault(path, "checkpoint")
     if problem is not None:
         return problem
     try:
         with h5py.File(path, "r") as file:
             file.attrs["round"], file.attrs["config"]
-            volumes = [file["volumes"][name][...].tolist() for name in ("round", "seal")] if "volumes" in file else []
     except (OSError, KeyError) as error:
         return f"cannot be read ({error})"
-    for round, seal in zip(*volumes, strict=True):
-        other = volume(path.parent.parent, round)
-        problem = sealed.fault(other, "volume")
-        if problem is None and sealed.seal_of(other) != seal:
-            problem = "is another run's, or another version's"
-        if problem is not None:
-            return f"needs volumes/{other.name}, which {problem}"
     return None
 
 

@@ -82,7 +82,7 @@ class Checkpoint(Section):
     keep: Count = Field(3, description="how many of the newest stay, besides round 0")
     keep_every: Natural = Field(0, description="those of every so-many-th round stay, too; 0 for none")
     history_megabytes: Positive = Field(
-        64, description="rows of the histories beyond this are put into files of their own, in volumes/"
+        64, description="rows of the histories beyond this go at checkpoints into files of their own, in volumes/"
     )
 
 

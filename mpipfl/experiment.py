@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, detection, schedule, world
+from . import checkpoint, detection, schedule, sealed, volumes, world
 from .cohort import Cohort
 from .comm import Comm
 from .config import Config
@@ -186,6 +186,8 @@ class Experiment:
             self.round, self.server, self.fresh = round, server, False
             self.history.restore(history)
             commit_clients()
+            for problem in volumes.sound(self.folder.path, history.volumes)[1] if self.comm.is_server else ():
+                self.report.say(f"{problem}; its rows of the histories are lost")
 
         return commit
 
@@ -321,7 +323,7 @@ class Experiment:
                     kept = self.config.checkpoint
                     checkpoint.prune(path, kept.keep, self.round, kept.keep_every)
                     history.write(path)
-                    history.prune(path)
+                    volumes.prune(path, history.volumes)
                     self.folder.saved = True
             except (checkpoint.CheckpointError, OSError) as error:
                 self.folder.saved = False
@@ -334,18 +336,18 @@ class Experiment:
 
     def bound(self) -> History:
         """The histories; where many rows have come together, with these in a volume that the server has written."""
-        few = self.history.bytes() < 1e6 * self.config.checkpoint.history_megabytes
-        if few or self.round in self.history.volumes:
-            return self.history
-        written = np.array([0])
+        history = self.history
+        few = history.size() < 1e6 * self.config.checkpoint.history_megabytes
+        if few or (history.volumes and history.volumes[-1].last == self.round):
+            return history
+        seal = np.zeros(sealed.LENGTH, np.uint8)
         if self.comm.is_server:
             try:
-                self.history.write_volume(self.folder.path, self.round)
-                written[0] = 1
+                seal[:] = np.frombuffer(history.bind(self.folder.path, self.round), np.uint8)
             except OSError as error:
                 self.report.say(f"round {self.round}: no volume could be written, checkpoints carry its rows ({error})")
-        self.comm.broadcast(written)
-        return self.history.bound(self.round) if written[0] else self.history
+        self.comm.broadcast(seal)
+        return history.bound(self.round, seal.tobytes()) if seal.any() else history
 
     def finish(self, seconds: float, rounds: int) -> Commit:
         """The summary, and the histories once more: a run may have ended just after its last checkpoint."""
@@ -356,13 +358,17 @@ class Experiment:
         costs = self.method.traffic(self.server, self.clients)._asdict() | telemetry
         costs |= {"deaths": self.survival.deaths}
         try:
-            self.history.write(self.folder.path, ended=True)
+            bound, lost = volumes.sound(self.folder.path, self.history.volumes)
+            self.history.write(self.folder.path, bound)
             self.folder.finish(self.config, self.history, seconds, rounds, self.comm.size, costs)
-            own = self.history.own(self.method.kind, self.folder.path)
-            if series := self.history.own(detection.NAME, self.folder.path):
+            own = self.history.own(self.method.kind, bound)
+            if series := self.history.own(detection.NAME, bound):
                 names = self.config.data.source.model_dump()["states"]
                 groups = self.plan.partition.group[self.fl.listed]
                 detection.write(self.folder.path, detection.cells(series, groups, names))
+            for problem in lost:
+                self.folder.saved = False
+                self.report.say(f"NOT SAVED: {problem}; history.h5 lacks its rows")
         except OSError as error:
             self.folder.saved = False
             self.report.say(f"NOT SAVED: {error}")

@@ -1,30 +1,28 @@
 """What was measured in each evaluated round, per client; `metrics.csv` and `history.h5` are written from it.
 
-Neither memory nor checkpoints grow with the rounds: rows that have become many are put into a volume, a sealed file
-`volumes/round_NNNNN.h5` of all rows up to that round that are in no earlier one, and never written again. While a run
-with volumes goes on, its `history.h5` has the rows since the last one and says, as `volumes`, where the others are; at
-the end it has all of them.
+Neither memory nor checkpoints grow with the rounds: rows that have become many are bound in a volume (`volumes.py`).
+While a run with volumes goes on, its `history.h5` has the rows since the last one and names the others; at the end it
+has all of them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import csv
 import io
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 import h5py
 import numpy as np
 
+from . import volumes
 from .files import hdf5, whole
 from .metrics import mean, over_clients
-from .sealed import content, sealed
+from .sealed import content
+from .volumes import Arrays, Volume
 
 KINDS = ("personal", "global")
-Arrays = dict[str, np.ndarray]
 
 
 class Record(NamedTuple):
@@ -33,7 +31,7 @@ class Record(NamedTuple):
     rows: Arrays  # of series that grow with the rounds, those in no volume
     once: Arrays  # what was found once
     figures: list[dict[str, float | int]]  # the rows of metrics.csv
-    volumes: list[int]  # by their rounds
+    volumes: list[Volume]
 
 
 class History:
@@ -47,7 +45,7 @@ class History:
         self.rows: dict[str, list[np.ndarray]] = {}  # those in no volume
         self.once: Arrays = {}
         self.figures: list[dict[str, float | int]] = []  # every evaluated round's row of metrics.csv
-        self.volumes: list[int] = []
+        self.volumes: list[Volume] = []
 
     @classmethod
     def of(cls, series: Arrays) -> History:
@@ -80,9 +78,11 @@ class History:
         """What a method found once, before or between rounds: `<method>/<name>` holds just that."""
         self.once |= {f"{method}/{name}": value for name, value in values.items()}
 
-    def own(self, method: str, folder: Path) -> Arrays:
-        """A method's own series by name; the run's folder has its volumes."""
-        every = joined(folder, self.volumes, self._recent()) | self.once
+    def own(self, method: str, bound: list[Path]) -> Arrays:
+        """A method's own series by name, with the rows in these volumes."""
+        recent = self._recent()
+        mine = [name for name in volumes.names(bound, recent) if name.startswith(f"{method}/")]
+        every = {name: volumes.series(bound, recent, name) for name in mine} | self.once
         return {name.split("/", 1)[1]: values for name, values in every.items() if name.startswith(f"{method}/")}
 
     def _recent(self) -> Arrays:
@@ -109,29 +109,29 @@ class History:
         """The text of `metrics.csv`."""
         text = io.StringIO()
         if self.figures:
-            table = csv.DictWriter(text, list(self.figures[-1]), restval="nan", lineterminator="\n")
+            table = csv.DictWriter(text, columns(self.figures), restval="nan", lineterminator="\n")
             table.writeheader()
             table.writerows([{k: repr(v) for k, v in figures.items()} for figures in self.figures])
         return text.getvalue()
 
     # ------------------------------------------------------------------ to files and back
 
-    def bytes(self) -> int:
-        """Of the rows that are in no volume."""
+    def size(self) -> int:
+        """Bytes of the rows that are in no volume."""
         return sum(value.nbytes for rows in self.rows.values() for value in rows)
 
-    def bound(self, round: int) -> History:
-        """The same with its rows in a volume, which `write_volume` writes."""
+    def bind(self, folder: Path, round: int) -> bytes:
+        """Write the rows up to this round into a volume. Its seal."""
+        return self._next(round).write(folder, self._recent())
+
+    def bound(self, round: int, seal: bytes) -> History:
+        """The same, whose rows are in that volume."""
         other = copy.copy(self)
-        other.rows, other.volumes = {}, [*self.volumes, round]
+        other.rows, other.volumes = {}, [*self.volumes, self._next(round)._replace(seal=seal)]
         return other
 
-    def write_volume(self, folder: Path, round: int) -> None:
-        path = volume(folder, round)
-        path.parent.mkdir(exist_ok=True)
-        with sealed(path) as file:
-            for name, values in self._recent().items():
-                file[name] = values
+    def _next(self, round: int) -> Volume:
+        return Volume(self.volumes[-1].last + 1 if self.volumes else 0, round)
 
     def record(self) -> Record:
         return Record(self._recent(), self.once, self.figures, self.volumes)
@@ -140,63 +140,31 @@ class History:
         self.rows = {name: list(rows) for name, rows in record.rows.items()}
         self.once, self.figures, self.volumes = dict(record.once), list(record.figures), list(record.volumes)
 
-    def write(self, folder: Path, ended: bool = False) -> None:
-        """Both files, each in one step; of a run that has ended with the rows of all volumes."""
+    def write(self, folder: Path, bound: list[Path] | None = None) -> None:
+        """Both files, each in one step; of a run that has ended with the rows in its volumes."""
         with whole(folder / "metrics.csv") as temporary:
             temporary.write_text(self.table(), encoding="utf-8")
-        volumes = self.volumes if ended else []
-        with whole(folder / "history.h5") as temporary, hdf5(temporary) as file, contextlib.ExitStack() as opened:
-            earlier = [opened.enter_context(h5py.File(volume(folder, round), "r")) for round in volumes]
+        with whole(folder / "history.h5") as temporary, hdf5(temporary) as file:
             recent = self._recent()
-            for name in sorted({*recent, *(name for part in earlier for name in names(part))}):
-                fill(file, name, [part[name] for part in (*earlier, recent) if name in part])
-            for name, values in {**self.once, "n_train": self.n_train, "n_test": self.n_test, **self.known}.items():
+            for name in volumes.names(bound or [], recent):
+                file[name] = volumes.series(bound or [], recent, name)
+            once = {name: self.once[name] for name in sorted(self.once)}  # restored ones come in another order
+            for name, values in {**once, "n_train": self.n_train, "n_test": self.n_test, **self.known}.items():
                 file[name] = values
-            if self.volumes and not ended:
-                file["volumes"] = self.volumes
-
-    def prune(self, folder: Path) -> None:
-        """Leave no volumes but these: a run that had gone back to an earlier checkpoint has bound others."""
-        for path in folder.glob("volumes/round_*.h5"):
-            if path not in {volume(folder, round) for round in self.volumes}:
-                path.unlink(missing_ok=True)
+            if bound is None:
+                volumes.enlist(file, self.volumes)
 
 
-def volume(folder: Path, round: int) -> Path:
-    return folder / "volumes" / f"round_{round:05d}.h5"
+def columns(figures: list[dict[str, float | int]]) -> list[str]:
+    """Of metrics.csv; other versions' rows may have others."""
+    return list(dict.fromkeys(name for row in figures for name in row))
 
 
-def names(file: h5py.File) -> list[str]:
-    """Of a file's data sets."""
-    found: list[str] = []
-    file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
-    return found
-
-
-def fill(file: h5py.File, name: str, parts: list[h5py.Dataset | np.ndarray]) -> None:
-    """A data set of these rows, a part in memory at a time."""
-    values = file.create_dataset(name, (sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
-    first = 0
-    for part in parts:
-        values[first : first + len(part)] = part[...]
-        first += len(part)
-
-
-def joined(folder: Path, volumes: Iterable[int], recent: Arrays) -> Arrays:
-    """Series with the rows that are in volumes."""
-    parts: dict[str, list[np.ndarray]] = {}
-    for round in volumes:
-        with h5py.File(volume(folder, int(round)), "r") as file:
-            for name, values in content(file).items():
-                parts.setdefault(name, []).append(values)
-    for name, values in recent.items():
-        parts.setdefault(name, []).append(values)
-    return {name: np.concatenate(values) if len(values) > 1 else values[0] for name, values in parts.items()}
-
-
-def all_series(folder: Path) -> Arrays:
-    """All data sets of a run's `history.h5`, also of a run that goes on or was killed."""
+def all_series(folder: Path) -> tuple[Arrays, list[str]]:
+    """All data sets of a run's `history.h5`, also of a run that goes on or was killed, and what is wrong with volumes
+    whose rows are missing."""
     with h5py.File(folder / "history.h5", "r") as file:
-        found = content(file)
-    volumes = found.pop("volumes", ())
-    return joined(folder, volumes, found)
+        named = volumes.listed(file)
+        recent = {name: values for name, values in content(file).items() if not name.startswith("volumes/")}
+    paths, problems = volumes.sound(folder, named)
+    return volumes.joined(paths, recent), problems

@@ -13,7 +13,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from . import __version__, checkpoint
+import h5py
+
+from . import __version__, checkpoint, volumes
 from .config import Config, dump, load
 from .data.partition import Partition
 from .errors import ConfigError
@@ -81,6 +83,9 @@ class RunFolder:
         """Whether the last round's checkpoint and the results are there: nothing is left to do."""
         try:
             summary = json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+            with h5py.File(self.path / "history.h5", "r") as file:
+                if volumes.listed(file):  # an earlier end's summary
+                    return False
         except (OSError, ValueError):
             return False
         return round == config.all_rounds and config.rounds == summary["rounds"]

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import h5py
 
-from . import checkpoint, sealed
+from . import checkpoint, sealed, volumes
 from .config import Config, load
 from .data.partition import Partition
 from .errors import UserError
-from .history import Arrays, History, all_series, joined
+from .history import History, all_series
 from .runfolder import plain
+from .volumes import Arrays, Volume
 
 NOT_YET = "is not there: the run has not got so far"
 
@@ -60,17 +61,21 @@ def findings(folder: Path) -> Iterator[Finding]:
         yield Finding("partition.h5")
     except UserError as error:
         yield Finding("partition.h5", str(error))
-    for path in sorted((folder / "volumes").glob("round_*.h5")):
-        yield Finding(str(path.relative_to(folder)), sealed.fault(path, "volume"))
-    kept: Arrays = {}
+    newest: Path | None = None
     for round in checkpoint.rounds(folder):
         path = checkpoint.path_of(folder, round)
         problem = checkpoint.fault(path)
         if problem is None and config is not None and checkpoint.config_of(folder, round) != config.digest:
             problem = "belongs to other settings than those of config.yaml"
         if problem is None:
-            kept = series(folder, path)
+            newest = path
         yield Finding(str(path.relative_to(folder)), problem)
+    needed = [] if newest is None else needed_by(newest)
+    for volume in needed:
+        yield Finding(volume.name, volume.problem(folder))
+    for path in sorted({*folder.glob("volumes/rounds_*.h5")} - {folder / volume.name for volume in needed}):
+        yield Finding(str(path.relative_to(folder)), sealed.fault(path, "volume"), "the newest checkpoint needs it not")
+    kept = {} if newest is None else series(folder, newest)
     history = None
     if (folder / "history.h5").exists():
         history, problem = history_of(folder, kept)
@@ -80,20 +85,31 @@ def findings(folder: Path) -> Iterator[Finding]:
         yield Finding(str(left.relative_to(folder)), remark="left over by a run that was killed; it can be deleted")
 
 
-def series(folder: Path, path: Path) -> Arrays:
-    """A whole checkpoint's histories by name."""
+def needed_by(path: Path) -> list[Volume]:
+    """The volumes that a whole checkpoint names."""
     with h5py.File(path, "r") as file:
-        volumes = file["volumes/round"][...] if "volumes" in file else ()
-        return joined(folder, volumes, sealed.content(file["history"]))
+        return volumes.listed(file)
+
+
+def series(folder: Path, path: Path) -> Arrays:
+    """A whole checkpoint's histories by name, or none of them where volumes are lost."""
+    paths, problems = volumes.sound(folder, needed_by(path))
+    if problems:
+        return {}
+    with h5py.File(path, "r") as file:
+        recent = sealed.content(file["history"])
+    return volumes.joined(paths, recent)
 
 
 def history_of(folder: Path, kept: Arrays) -> tuple[History | None, str | None]:
     """The histories, and what is wrong with them. A checkpoint may be some rounds older or newer."""
     try:
-        found = all_series(folder)
+        found, lost = all_series(folder)
         history = History.of(found)
     except (OSError, KeyError, IndexError, ValueError, TypeError, RuntimeError) as error:
         return None, f"cannot be read ({error})"
+    if lost:
+        return history, f"needs {', '.join(lost)}"
     for name, values in kept.items():
         if name not in found:
             return history, f"has no {name}, which the newest whole checkpoint has"
@@ -118,7 +134,8 @@ def tables(folder: Path, history: History | None) -> Iterator[Finding]:
 
 
 def metrics(text: str, history: History) -> str | None:
-    return None if text == history.table() else "is not what history.h5 says"
+    """A volume that is lost leaves its rounds to metrics.csv alone."""
+    return None if set(history.table().splitlines()) <= set(text.splitlines()) else "is not what history.h5 says"
 
 
 def last_of_summary(text: str, history: History) -> str | None:

@@ -103,7 +103,7 @@ def test_what_a_method_found_once(history: History, tmp_path: Path) -> None:
     history.keep_own("ucfl", {"W": np.zeros((5, 5)), "cluster": label + 1})
     history.keep_own("ucfl", {"W": table, "cluster": label})
     history.append_own("other", 5, {"W": np.ones(3)})
-    own = history.own("ucfl", tmp_path)
+    own = history.own("ucfl", [])
     assert own.keys() == {"W", "cluster"}
     assert own["W"].tolist() == table.tolist()
     assert own["cluster"].dtype == np.int64

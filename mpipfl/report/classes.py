@@ -77,6 +77,6 @@ def false_accepts(comparison: Comparison, run: Run, kind: str) -> tuple[float | 
         there = label >= 0
         own, before = run.series[f"scores/{kind}"][there], baseline.series["scores/global"][there]
         found = false_accepts_at(own, label[there], before)
-    except (*READABLE, IndexError):  # not two classes, too many samples to be kept, or a file that others wrote
+    except READABLE:  # not two classes, too many samples to be kept, or a file that others wrote
         return None
     return found.rate, found.baseline_rate, found.relative

@@ -22,7 +22,8 @@ from ..errors import DataError, UserError
 from ..history import KINDS, History, all_series
 from ..section import flat
 
-READABLE = (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, EOFError)  # what bad files raise
+# what bad files raise
+READABLE = (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, EOFError)
 
 
 class ReportError(UserError):
@@ -155,7 +156,9 @@ def series_of(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
     """All data sets of history.h5; those by client only if they fit each other."""
     found: dict[str, np.ndarray] = {}
     try:
-        found = {name: values for name, values in all_series(path).items() if values.dtype.kind in "fiub"}
+        every, lost = all_series(path)
+        found = {name: values for name, values in every.items() if values.dtype.kind in "fiub"}
+        problems += [f"{problem}: its rows are left out" for problem in lost]
         shape = (len(found["round"]), len(found["n_train"]))
         assert_shape(found["n_test"], shape[1:], "n_test")
         found.setdefault("clients", np.arange(shape[1]))  # an older run's
