@@ -406,6 +406,8 @@ class Comm:
     def leave(self, code: int, linger: float = 0.0) -> NoReturn:
         """The end of this rank where others may have died: MPI's own end would wait for them. Others that are still in
         the call by which they hear of the end must not take this one for a death: it lingers, and passes on messages.
+        The exit code is the server's alone: where several ranks have one, Open MPI 5's mpirun is now and then stuck in
+        a lock of its own, and never ends.
         """
         until = time.monotonic() + linger
         while time.monotonic() < until:
@@ -413,7 +415,7 @@ class Comm:
             time.sleep(0.01)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(code if self.is_server else 0)
 
     def library(self) -> str:
         """The MPI library in use, in a few words."""
