@@ -71,16 +71,17 @@ def findings(folder: Path) -> Iterator[Finding]:
             newest = path
         yield Finding(str(path.relative_to(folder)), problem)
     needed = [] if newest is None else needed_by(newest)
-    for volume in needed:
-        yield Finding(volume.name, volume.problem(folder))
+    problems = [volume.problem(folder) for volume in needed]
+    yield from map(Finding, [volume.name for volume in needed], problems)
+    lost = any(problems)
     for path in sorted({*folder.glob("volumes/rounds_*.h5")} - {folder / volume.name for volume in needed}):
         yield Finding(str(path.relative_to(folder)), sealed.fault(path, "volume"), "the newest checkpoint needs it not")
-    kept = {} if newest is None else series(folder, newest)
+    kept = {} if newest is None or lost else series(folder, newest, needed)
     history = None
     if (folder / "history.h5").exists():
         history, problem = history_of(folder, kept)
         yield Finding("history.h5", problem)
-    yield from tables(folder, history)
+    yield from tables(folder, history, lost)
     for left in sorted([*folder.glob(".*"), *folder.glob("checkpoints/.*"), *folder.glob("volumes/.*")]):
         yield Finding(str(left.relative_to(folder)), remark="left over by a run that was killed; it can be deleted")
 
@@ -91,14 +92,11 @@ def needed_by(path: Path) -> list[Volume]:
         return volumes.listed(file)
 
 
-def series(folder: Path, path: Path) -> Arrays:
-    """A whole checkpoint's histories by name, or none of them where volumes are lost."""
-    paths, problems = volumes.sound(folder, needed_by(path))
-    if problems:
-        return {}
+def series(folder: Path, path: Path, needed: list[Volume]) -> Arrays:
+    """A whole checkpoint's histories by name, with the rows in its volumes."""
     with h5py.File(path, "r") as file:
         recent = sealed.content(file["history"])
-    return volumes.joined(paths, recent)
+    return volumes.joined([folder / volume.name for volume in needed], recent)
 
 
 def history_of(folder: Path, kept: Arrays) -> tuple[History | None, str | None]:
@@ -119,9 +117,9 @@ def history_of(folder: Path, kept: Arrays) -> tuple[History | None, str | None]:
     return history, None
 
 
-def tables(folder: Path, history: History | None) -> Iterator[Finding]:
-    """What is computed from the histories."""
-    for name, expected in (("metrics.csv", metrics), ("summary.json", last_of_summary)):
+def tables(folder: Path, history: History | None, lost: bool) -> Iterator[Finding]:
+    """What is computed from the histories; some of their rows may be lost."""
+    for name, expected in (("metrics.csv", some_metrics if lost else metrics), ("summary.json", last_of_summary)):
         path = folder / name
         if not path.exists():
             yield Finding(name, remark=NOT_YET)
@@ -134,6 +132,10 @@ def tables(folder: Path, history: History | None) -> Iterator[Finding]:
 
 
 def metrics(text: str, history: History) -> str | None:
+    return None if text == history.table() else "is not what history.h5 says"
+
+
+def some_metrics(text: str, history: History) -> str | None:
     """A volume that is lost leaves its rounds to metrics.csv alone."""
     return None if set(history.table().splitlines()) <= set(text.splitlines()) else "is not what history.h5 says"
 

@@ -45,6 +45,11 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
+def more(path: Path) -> None:
+    """A table whose last line is there twice."""
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+
+
 def damaged(folder: Path) -> dict[str, str]:
     return {found.name: found.problem for found in verify.findings(folder) if found.problem is not None}
 
@@ -77,6 +82,7 @@ def test_histories_older_or_newer_than_the_checkpoint(copied: Path) -> None:
     ("harm", "name", "problem"),
     [
         (lambda run: flip(run / "checkpoints/round_00004.h5", 0.7), "checkpoints/round_00004.h5", "checksum"),
+        (lambda run: more(run / "metrics.csv"), "metrics.csv", "is not what history.h5 says"),
         (lambda run: edit(run / "config.yaml", "seed: 0", "seed: 1"), "checkpoints/round_00000.h5", "other settings"),
         (lambda run: edit(run / "config.yaml", "seed: 0", "seed: x"), "config.yaml", "seed: 'x'"),
         (lambda run: (run / "partition.h5").write_bytes(b"x"), "partition.h5", "cannot be read"),
