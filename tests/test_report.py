@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from mpipfl import report
 from mpipfl.comm import MPI, Comm
 from mpipfl.report import across, classes, contents
-from mpipfl.report.clock import System, system
+from mpipfl.report.clock import System, system, told
 from mpipfl.report.compare import Figure
 from mpipfl.report.page import page
 from mpipfl.report.runs import read
@@ -54,12 +55,14 @@ def test_the_table_on_the_terminal(real: list[Path], tmp_path: Path, capsys: pyt
 
 def test_everything_in_one_file(real: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "new" / "report.html"
-    arguments = [*map(str, real), "-o", str(out), "--tables", str(tmp_path / "tables"), "--time", "rho=4,tmin=1,mu=1"]
+    times = ["rho=4,tmin=1,mu=1", "rho=1,tmin=1,mu=10"]
+    arguments = [*map(str, real), "-o", str(out), "--tables", str(tmp_path / "tables")]
+    arguments += [word for time in times for word in ("--time", time)]
     assert report.main(arguments) == 0
     said = capsys.readouterr()
     assert f"{out}: 6 runs" in said.out and said.err == ""
     html = out.read_text(encoding="utf-8")
-    assert html == page(compared(*real), system("rho=4,tmin=1,mu=1"))  # the same every time
+    assert html == page(compared(*real), [system(time) for time in times])  # the same every time
     reader = checked(html)
     assert reader.seen.count("svg") > 6
     for part in ("Quantum of improvement", "Fairness", "Every client", "rho = 4, tmin = 1, mu = 1", "l_max", "mpi4py"):
@@ -222,13 +225,18 @@ def test_time_by_hand(tmp_path: Path) -> None:
     """Two of four clients a round: H_2 = 1.5, so 1 (s + 4 u 2) + 1 + 1.5 / 2."""
     clock = system("rho=4, tmin=1, mu=2")
     assert clock == System(4, 1, 2)
-    plain, told = (write(tmp_path / name, "ditto", rising(3, 4, 0.5), more=more)
+    plain, full = (write(tmp_path / name, "ditto", rising(3, 4, 0.5), more=more)
                    for name, more in (("plain", {}), ("told", {"streams": 3, "uplinks": 2})))  # fmt: skip
-    assert clock.of(read(plain)) == (1 + 8 + 1.75, False)
-    assert clock.of(read(told)) == (3 + 16 + 1.75, True)
-    html = page(compared(plain), clock)
+    assert (told(read(plain)), clock.of(read(plain))) == (((1, 1), False), 1 + 8 + 1.75)
+    assert (told(read(full)), clock.of(read(full))) == (((3, 2), True), 3 + 16 + 1.75)
+    html = page(compared(plain), [clock, System(1, 1, 2)])
     checked(html)
     assert "One stream and one uplink are taken for ditto: the summaries do not tell them" in html
+    told_here = page(compared(full), [clock, System(1, 1, 2)])
+    for cell in ("3", "2", "20.8", "8.8"):  # streams, uplinks, and a round's time in both systems
+        assert re.search(f"<td[^>]*>{re.escape(cell)}</td>", told_here), cell
+    for axes in ("rho = 4, tmin = 1, mu = 2", "rho = 1, tmin = 1, mu = 2"):  # two panels and the table's head
+        assert told_here.count(axes) == 3
 
 
 def test_results_against_a_setting(tmp_path: Path) -> None:

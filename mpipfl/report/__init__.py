@@ -26,15 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", type=Path, help="run folders, such as runs/quickstart_fedavg")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write tables and pictures to one HTML file")
     parser.add_argument("--tables", type=Path, metavar="DIR", help="write every table as Markdown, CSV and LaTeX")
-    parser.add_argument("--time", metavar="rho=4,tmin=1,mu=1", help="with -o: accuracy against normalised time too")
+    parser.add_argument(
+        "--time", metavar="rho=4,tmin=1,mu=1", action="append", default=[],
+        help="with -o: accuracy against normalised time too; once for each system",
+    )  # fmt: skip
     options = parser.parse_args(argv)
     try:
-        clock = None if options.time is None else system(options.time)
-        if clock is not None and options.output is None:
+        systems = [system(text) for text in options.time]
+        if systems and options.output is None:
             raise ReportError("--time draws a picture: it needs -o report.html")
         runs = [read(path) for path in options.runs]
         if options.output is not None or options.tables is not None:
-            files(compare(runs), options.output, options.tables, clock)
+            files(compare(runs), options.output, options.tables, systems)
         if options.output is None:
             Console(width=None if sys.stdout.isatty() else 100).print(contents.console(runs).rich())
             refuse(runs)
@@ -44,14 +47,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def files(comparison: Comparison, output: Path | None, folder: Path | None, clock: System | None) -> None:
+def files(comparison: Comparison, output: Path | None, folder: Path | None, systems: Sequence[System]) -> None:
     """What was asked for, and what is worth knowing about the runs."""
     for note in comparison.notes:
         print(f"mpipfl: {note}", file=sys.stderr)
     if output is not None:
         from .page import page  # matplotlib takes a second
 
-        write(output, page(comparison, clock))
+        write(output, page(comparison, systems))
         print(f"{output}: {len(comparison.runs)} runs, {output.stat().st_size / 1e6:.1f} MB")
     if folder is not None:
         for table in tables(comparison):

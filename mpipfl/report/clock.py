@@ -22,18 +22,24 @@ class System(NamedTuple):
     tmin: float  # the least computing time
     mu: float  # the rate of what comes on top
 
-    def of(self, run: Run) -> tuple[float, bool]:
-        """T_round of a run, and whether its summary tells its streams and uplinks (else they are 1)."""
-        told = [run.summary.get(name) for name in ("streams", "uplinks")]
-        found = [float(v) for v in told if isinstance(v, int | float) and math.isfinite(v) and v >= 0]
-        known = len(found) == 2
-        streams, uplinks = found if known else (1.0, 1.0)
+    def of(self, run: Run) -> float:
+        """T_round of a run"""
+        (streams, uplinks), _ = told(run)
         clients = participants(run)
         harmonic = sum(1 / i for i in range(1, clients + 1))
-        return streams + self.rho * uplinks * clients + self.tmin + harmonic / self.mu, known
+        return streams + self.rho * uplinks * clients + self.tmin + harmonic / self.mu
 
     def __str__(self) -> str:
         return f"rho = {self.rho:g}, tmin = {self.tmin:g}, mu = {self.mu:g}"
+
+
+def told(run: Run) -> tuple[tuple[float, float], bool]:
+    """A run's streams and uplinks, and whether its summary tells them (else they are 1)."""
+    found = [run.summary.get(name) for name in ("streams", "uplinks")]
+    match [float(v) for v in found if isinstance(v, int | float) and math.isfinite(v) and v >= 0]:
+        case [streams, uplinks]:
+            return (streams, uplinks), True
+    return (1.0, 1.0), False
 
 
 def participants(run: Run) -> int:

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from . import across, classes, contents, detection, own, pictures
-from .clock import System, participants
-from .compare import Comparison, Line, shown
+from .clock import System, participants, told
+from .compare import Comparison, Line, over_runs, shown
 from .tables import Table
 
 HERE = Path(__file__).parent
 
 
-def page(comparison: Comparison, system: System | None = None) -> str:
+def page(comparison: Comparison, systems: Sequence[System] = ()) -> str:
     """The whole file."""
     sections = [
         ("results", "Results", results(comparison)),
         ("gain", "Improvement and fairness", improvement(comparison)),
         ("rounds", "Against rounds", drawn(comparison, pictures.curves(comparison), "No figures of rounds are there.")),
-        ("time", "Against normalised time", "" if system is None else time(comparison, system)),
+        ("time", "Against normalised time", time(comparison, systems) if systems else ""),
         ("settings", "Against settings", settings(comparison)),
         ("clients", "Clients", clients(comparison)),
         ("methods", "Pictures of the methods", methods(comparison)),
@@ -122,20 +123,23 @@ def costs(comparison: Comparison) -> str:
     return "\n".join([table.html(), pictures.phases(comparison) or "", ranks])
 
 
-def time(comparison: Comparison, system: System) -> str:
-    """The picture, and each line's time of a round."""
+def time(comparison: Comparison, systems: Sequence[System]) -> str:
+    """The pictures, and each line's time of a round in every system."""
     rows: list[Any] = []
-    unknown = [line.label for line in comparison.lines if not all(system.of(run)[1] for run in line.runs)]
+    unknown = [line.label for line in comparison.lines if not all(told(run)[1] for run in line.runs)]
     for line in comparison.lines:
-        figure = line.figure(lambda run: system.of(run)[0])
+        figures = [line.figure(system.of) for system in systems]
         moved = contents.scaled(contents.mean(line, "bytes_per_rank"), 1e-6)
-        rows.append([line.label, participants(line.runs[0]), figure and figure.mean, moved])
-    columns = [contents.METHOD, contents.Column("clients of a round", 0), contents.Column("time of a round", 2),
+        sent = [over_runs(numbers) for numbers in zip(*(told(run)[0] for run in line.runs), strict=True)]
+        means = [figure and figure.mean for figure in (*sent, *figures)]
+        rows.append([line.label, participants(line.runs[0]), *means, moved])
+    columns = [contents.METHOD, contents.Column("clients of a round", 0), contents.Column("streams", 0),
+               contents.Column("uplinks of a client", 0),
+               *(contents.Column(f"time of a round: {system}", 1) for system in systems),
                contents.Column("sent and received here, MB", 1)]  # fmt: skip
     parts = [
-        "<p>T_round = T_dl (streams + rho uplinks N) + tmin + H_N / mu, with T_dl = 1, "
-        f"{escape(str(system))} and N clients in a round.</p>",
-        drawn(comparison, pictures.against_time(comparison, system), ""),
+        "<p>T_round = T_dl (streams + rho uplinks N) + tmin + H_N / mu, with T_dl = 1 and N clients in a round.</p>",
+        drawn(comparison, pictures.against_time(comparison, systems), ""),
         Table("time", "Normalised time", columns, rows).html(),
     ]
     if unknown:

@@ -155,14 +155,15 @@ def curves(comparison: Comparison) -> str | None:
         return svg(canvas, "curves")
 
 
-def against_time(comparison: Comparison, system: System) -> str:
-    """Mean accuracy against normalised time."""
+def against_time(comparison: Comparison, systems: Sequence[System]) -> str:
+    """Mean accuracy against normalised time, a row of panels for each system."""
     numbered = list(enumerate(comparison.lines))
-    with panels(2) as (canvas, grid):
-        for axes, kind in zip(grid, KIND, strict=True):
+    wanted = [(system, kind) for system in systems for kind in KIND]
+    with panels(len(wanted)) as (canvas, grid):
+        for axes, (system, kind) in zip(grid, wanted, strict=True):
             draw_curves(axes, numbered, f"{kind}_accuracy_mean", 100,
-                        lambda line: float(np.mean([system.of(run)[0] for run in line.runs])))  # fmt: skip
-            axes.set_title(f"mean accuracy, %: {KIND[kind]}")
+                        lambda line, system=system: float(np.mean([system.of(run) for run in line.runs])))  # type: ignore[misc]  # fmt: skip
+            axes.set_title(f"accuracy, %, {KIND[kind]}: {system}", fontsize=8.5)
         return svg(canvas, "time")
 
 
