@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mpipfl.data.words import Vocabulary
 from mpipfl.errors import ConfigError
-from mpipfl.models import Batched, Model, build
+from mpipfl.models import Batched, Model, build, recurrent
 from mpipfl.models.recurrent import LastState
 from mpipfl.models.sequences import Ids
 
@@ -105,8 +105,23 @@ def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture(params=["own kernels", "one product"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PyTorch's LSTM for each client, as on CPUs, and with all clients' products in one, as elsewhere."""
+    if request.param == "one product":
+        monkeypatch.setattr(recurrent, "has_kernel", lambda weight: False)
+
+
+def test_where_clients_have_kernels_of_their_own() -> None:
+    weight = torch.zeros(2)
+    assert recurrent.has_kernel(weight) == torch.backends.mkldnn.is_available()
+    assert not recurrent.has_kernel(weight.double()) and not recurrent.has_kernel(weight.to("meta"))
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])
-def test_outputs_and_gradients_are_the_plain_networks(name: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_outputs_and_gradients_are_the_plain_networks(
+    name: str, dtype: torch.dtype, tolerance: float, kernels: None
+) -> None:
     case = Case(name, dtype)
     assert case.batched.translated == case.translated
     out, gradient = case.together()
@@ -116,7 +131,7 @@ def test_outputs_and_gradients_are_the_plain_networks(name: str, dtype: torch.dt
             assert float((mine - plain).abs().max()) <= tolerance * (1 + float(plain.abs().max())), k
 
 
-def test_the_same_bits_in_any_company(name: str) -> None:
+def test_the_same_bits_in_any_company(name: str, kernels: None) -> None:
     case = Case(name)
     out, gradient = case.together()
     for first in range(CLIENTS - 1):
@@ -126,7 +141,7 @@ def test_the_same_bits_in_any_company(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEEPS_PADDING_OUT)
-def test_padding_never_changes_a_result(name: str) -> None:
+def test_padding_never_changes_a_result(name: str, kernels: None) -> None:
     case = Case(name)
     out, gradient = case.together()
     for more in (1, 7, 40):
@@ -173,7 +188,7 @@ def test_frozen_parameters_are_no_part_of_theta() -> None:
         Batched(frozen(network), (LENGTH,))
 
 
-def test_the_lstm_of_the_paper() -> None:
+def test_the_lstm_of_the_paper(kernels: None) -> None:
     """4 gates of 256 cells, inputs of 50 and 256, two biases each; the same bits among others at that size too."""
     NETWORKS["large"] = (lambda: of("lstm"), True)
     case = Case("large")
@@ -185,7 +200,7 @@ def test_the_lstm_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("name", KEEPS_PADDING_OUT)
-def test_a_text_of_padding_alone_is_zero(name: str) -> None:
+def test_a_text_of_padding_alone_is_zero(name: str, kernels: None) -> None:
     case = Case(name)
     out, _ = case.together(x=torch.zeros_like(case.x))
     bias = case.batched.split(case.theta)[-1]

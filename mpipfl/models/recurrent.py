@@ -1,9 +1,11 @@
-"""LSTM layers for sequences of ids, and the client axis for them: the K clients' products of a time step are one.
+"""LSTM layers for sequences of ids, and the client axis for them.
 
     i, f, o = sigmoid(W x + U h + b),  g = tanh(W x + U h + b),  c <- f c + i g,  h <- o tanh(c)
 
-The inputs' products W x of all times are one product, and so are both weights' gradients; only U h is made time by
-time. Sequences are padded at their end: the result is h after the last id, so what comes of padding is never used.
+Where oneDNN has a kernel for all times of a layer (float32 on a CPU), each client has it to itself: a client's
+recurrent weights then stay in cache from time to time, which is worth more than one product of all clients. Elsewhere
+the K clients' products of a time step are one (`Layer`). Sequences are padded at their end: the result is h after the
+last id, so what comes of padding is never used.
 """
 
 from __future__ import annotations
@@ -58,13 +60,35 @@ def translated(module: LastState, place: dict[int, int]) -> Step | None:
 
     def step(parts: list[Tensor], ids: Tensor) -> Tensor:
         lengths = ids.ne(module.padding).sum(-1)
-        times = int(lengths.max())
         x = embed(parts, ids.transpose(1, 2))  # (K, L, B, E): time by time
-        for layer in layers:
-            x = Layer.apply(x, times, *(parts[where] for where in layer))
+        weights = [[parts[where] for where in layer] for layer in layers]
+        if has_kernel(weights[0][0]):
+            with torch.autocast(x.device.type, enabled=False):
+                return client_by_client(x.float(), lengths, weights)
+        times = int(lengths.max())
+        for layer in weights:
+            x = Layer.apply(x, times, *layer)
         return last(x.transpose(1, 2), lengths)
 
     return step
+
+
+def has_kernel(weight: Tensor) -> bool:
+    """Whether an LSTM with such weights has a kernel for all times."""
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+def client_by_client(x: Tensor, lengths: Tensor, weights: list[list[Tensor]]) -> Tensor:
+    """x (K, L, B, E) to the upper layer's states after the last ids (K, B, H), through PyTorch's own LSTM for as many
+    times as the client's longest sequence has."""
+    begin = x.new_zeros(len(weights), x.shape[2], weights[0][1].shape[2])
+    learning = torch.is_grad_enabled()
+    states = []
+    for own, ends, *flat in zip(x, lengths, *(weight.unbind(0) for layer in weights for weight in layer), strict=True):
+        times = max(1, int(ends.max()))
+        every, _, _ = torch.lstm(own[:times], (begin, begin), flat, True, len(weights), 0.0, learning, False, False)
+        states.append(last(every.transpose(0, 1), ends))
+    return torch.stack(states)
 
 
 class Layer(torch.autograd.Function):
