@@ -17,6 +17,7 @@ import pytest
 from mpipfl import process
 from mpipfl.comm import MPI, Comm
 from mpipfl.launch import ENVIRONMENT, mpirun
+from mpipfl.models import linear
 
 PROJECT = Path(__file__).parent.parent
 os.environ["MPIPFL_PROGRESS"] = "lines"  # what is said must not depend on where the tests are started
@@ -64,6 +65,12 @@ def together_path(comm: Comm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One temporary folder for all ranks."""
     mine = tmp_path_factory.mktemp("run") if comm.is_server else None
     return Path(comm.text(None if mine is None else str(mine)))
+
+
+@pytest.fixture(params=[True, False], ids=["columns", "rows"])
+def laid(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples as they lie in the products of linear layers on Intel's processors, and on others."""
+    monkeypatch.setattr(linear, "COLUMNS", request.param)
 
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -146,6 +146,7 @@ RULES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("laid")
 @pytest.mark.parametrize("rule", RULES)
 def test_descend_is_torchs_sgd(rule: str, network: str) -> None:
     """Ragged clients, short last batches, over more clients than a cohort takes."""
@@ -156,6 +157,7 @@ def test_descend_is_torchs_sgd(rule: str, network: str) -> None:
         assert near(got[k], bench.descend(k, bench.theta[k], steps[k])), k
 
 
+@pytest.mark.usefixtures("laid")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("only", ["all", "head", "base"])
 def test_pull_and_drift(only: str, momentum: float, network: str) -> None:
@@ -582,6 +584,7 @@ def test_bits_do_not_depend_on_width(width: int, company: tuple[Bench, Tensor]) 
     assert same(everything(bench.cohort(width=width), bench), expected)
 
 
+@pytest.mark.usefixtures("laid")
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("section", [Logistic(), MLP(), LeNet5()], ids=lambda section: section.kind)
 def test_bits_of_the_papers_networks_do_not_depend_on_width(section: Any, momentum: float) -> None:

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
+from mpipfl.descent import add_product
 from mpipfl.errors import ConfigError
-from mpipfl.models import Batched, Model, build
+from mpipfl.models import Batched, Model, build, linear
 from mpipfl.models.networks import LeNet5
 from mpipfl.models.sequences import Ids
 from mpipfl.world import numbers_inside
@@ -141,6 +142,7 @@ def near(got: Tensor, expected: Tensor) -> bool:
     )
 
 
+@pytest.mark.usefixtures("laid")
 def test_outputs_and_gradients_are_the_plain_networks(case: Case) -> None:
     batched = case.batched
     assert batched.translated == case.translated
@@ -408,6 +410,7 @@ def averaging(size: Any, channels: int) -> Callable[[], nn.Module]:
     return lambda: nn.Sequential(nn.Conv2d(2, channels, 2), nn.AdaptiveAvgPool2d(size), nn.Flatten(), nn.LazyLinear(7))
 
 
+@pytest.mark.usefixtures("laid")
 @pytest.mark.parametrize(
     ("make", "shape"),
     [
@@ -444,17 +447,24 @@ def test_bits_do_not_depend_on_companions(make: Callable[[], nn.Module], shape: 
         assert torch.equal(everything(clients), alone[clients])
 
 
+@pytest.mark.usefixtures("laid")
 @pytest.mark.parametrize("outputs", [3, 5, 10, 17, 33])
 @pytest.mark.parametrize("samples", [1, 5, 10, 17])
 def test_products_do_not_depend_on_companions(outputs: int, samples: int) -> None:
-    """Wherever in memory a client's matrices come to lie: at any multiple of four bytes."""
+    """Wherever in memory a client's matrices come to lie: at any multiple of four bytes. The weights' gradient too."""
+
+    def results(clients: list[int]) -> list[Tensor]:
+        weight, x = a[clients].clone(), b[clients].requires_grad_()
+        y = linear.columns(weight, None, linear.turned(weight, x))
+        (slope,) = torch.autograd.grad(y, x, y.detach())
+        add_product(weight, y.detach(), x.detach(), 0.1)
+        return [y.detach(), slope, weight]
+
     for inputs in (7, 32, 33, 100, 784):
-        a, b = torch.randn(7, outputs, inputs), torch.randn(7, inputs, samples)
-        alone = torch.bmm(a, b), torch.bmm(a.transpose(1, 2), torch.bmm(a, b))
+        a, b = torch.randn(7, outputs, inputs), torch.randn(7, samples, inputs)
+        alone = results([*range(7)])
         for clients in ([0, 1], [6, 3, 5], [2, 0, 4, 1]):
-            y = torch.bmm(a[clients], b[clients])
-            assert torch.equal(y, alone[0][clients])
-            assert torch.equal(torch.bmm(a[clients].transpose(1, 2), y), alone[1][clients])
+            assert all(torch.equal(got, whole[clients]) for got, whole in zip(results(clients), alone, strict=True))
 
 
 class Fixed(nn.Module):
