@@ -1,9 +1,9 @@
 """How well models tell a wake word from other words, by device and state, compared with what training began with.
 
 A score is the logit of the wake word minus that of the others; from 0 on a model says "wake word". The baseline is the
-model that training began with (`algorithm.warm_start`). Each cell, a device in a state (or in all, `*`), has a
-threshold of its own: the one at which the model's false rejects are closest to the baseline's
-(`metrics.false_accepts_at`); then
+model that training began with (`algorithm.warm_start`). In each cell, a device in a state (or in all, `*`), both stand
+at a threshold of their own: where they reject as many wake words as the baseline does at 0, or nearly, and accept as
+little else as goes with that (`metrics.false_accepts_at`); then
 
     relative false accepts = FA / FA of the baseline         1: no better; NA where the baseline has none
     relative false rejects = FR / FR of the baseline         about 1 by the choice of the threshold
@@ -101,11 +101,10 @@ def parts(state: np.ndarray, clients: np.ndarray, names: Sequence[str]) -> Itera
 def cell(model: str, device: str, state: str, scores: np.ndarray, labels: np.ndarray, baseline: np.ndarray) -> Cell:
     labels = labels.astype(int)
     found = false_accepts_at(scores, labels, baseline, 0.0)
-    wake = labels == 1
-    rejects, before = int((scores[wake] < found.threshold).sum()), int((baseline[wake] < 0).sum())
+    now, before, wake = found.model, found.baseline, int(labels.sum())
     return Cell(
-        model, device, state, int(wake.sum()), int((~wake).sum()), found.threshold, rejects, found.accepts,
-        before, found.baseline_accepts, rejects / before if before else None, found.relative,
+        model, device, state, wake, len(labels) - wake, *now, before.rejects, before.accepts,
+        now.rejects / before.rejects if before.rejects else None, found.relative,
     )  # fmt: skip
 
 

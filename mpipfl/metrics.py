@@ -123,47 +123,55 @@ def macro(hit: np.ndarray, true: np.ndarray, said: np.ndarray) -> dict[str, np.n
         return {name: (above / np.maximum(below, 1)).sum(-1) / occur for name, (above, below) in parts.items()}
 
 
-class FalseAccepts(NamedTuple):
-    """Negatives taken for positives by a model and by its baseline."""
+class Point(NamedTuple):
+    """A threshold, and what a detector does there."""
 
-    threshold: float  # the model's: it accepts scores from here on
-    accepts: int
-    rate: float | None  # accepts / negatives
-    baseline_accepts: int
+    threshold: float  # scores from here on are accepted
+    rejects: int  # positives taken for negatives
+    accepts: int  # negatives taken for positives
+
+
+class FalseAccepts(NamedTuple):
+    """What a model and its baseline do where both reject about as many positives."""
+
+    model: Point
+    baseline: Point
+    rate: float | None  # the model's false accepts / negatives
     baseline_rate: float | None
-    relative: float | None  # accepts / baseline_accepts
+    relative: float | None  # the model's false accepts / the baseline's
 
 
 def false_accepts_at(
     scores: np.ndarray, labels: np.ndarray, baseline_scores: np.ndarray, baseline_threshold: float = 0.5
 ) -> FalseAccepts:
     """For two classes (label 1: to be accepted): the model's false accepts relative to the baseline's, where both
-    reject about as many positives.
+    reject about as many positives: as many as the baseline at `baseline_threshold`.
 
-    A score s is accepted at threshold t if s >= t, so
+    A score s is accepted at threshold t if s >= t, one that is not a number never. So
 
     FR(t) = |{positives: s < t}|        FA(t) = |{negatives: s >= t}|
 
-    The baseline stands at `baseline_threshold`; the model's t is the one, of its own scores and infinity, whose FR(t)
-    is closest to the baseline's. Of two equally close ones the one with fewer false rejects is taken, which does not
-    flatter the model; of thresholds with equal FR the highest, which has the fewest false accepts.
-    The rates are None without negatives; `relative` is None ("NA") too where the baseline has no false accepts.
+    Both stand where `point` says, so that a model like its baseline has a relative figure of 1. The rates are None
+    without negatives; `relative` is None ("NA") too where the baseline has no false accepts, or nothing is to be
+    accepted.
     """
     scores, labels, baseline_scores = np.asarray(scores, float), np.asarray(labels), np.asarray(baseline_scores, float)
     if not len(scores) == len(labels) == len(baseline_scores) or not np.isin(labels, (0, 1)).all():
         raise ValueError("scores, labels and baseline_scores are as long as each other, and labels are 0 or 1")
-    if np.isnan(scores).any() or np.isnan(baseline_scores).any():
-        raise ValueError("a score is NaN")
-    positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
-    accepted = baseline_scores >= baseline_threshold
-    target, before = int((~accepted & (labels == 1)).sum()), int((accepted & (labels == 0)).sum())
+    wake = labels == 1
+    target = int(wake.sum() - (baseline_scores[wake] >= baseline_threshold).sum())
+    model, baseline = (point(s[wake], s[~wake], target) for s in (scores, baseline_scores))
+    rate, before = (one.accepts / (~wake).sum() if (~wake).any() else None for one in (model, baseline))
+    known = wake.any() and baseline.accepts
+    return FalseAccepts(model, baseline, rate, before, model.accepts / baseline.accepts if known else None)
 
-    thresholds = np.append(np.unique(scores), np.inf)
-    rejects = np.searchsorted(positive, thresholds, side="left")
-    order = np.lexsort((-thresholds, rejects, np.abs(rejects - target)))  # the last key counts first
-    threshold = thresholds[order[0]]
-    count, n = len(negative) - int(np.searchsorted(negative, threshold, side="left")), len(negative)
-    return FalseAccepts(
-        float(threshold), count, count / n if n else None, before, before / n if n else None,
-        count / before if before else None,
-    )  # fmt: skip
+
+def point(positive: np.ndarray, negative: np.ndarray, target: int) -> Point:
+    """Where FR is closest to the target; of two equally close ones where it is less, which does not flatter, and of
+    thresholds with that FR the highest: the score of the least positive that is accepted, infinity if none is."""
+    accepted = np.sort(positive[~np.isnan(positive)])
+    below = np.searchsorted(accepted, accepted, side="left")  # accepted scores below each
+    thresholds = np.append(accepted, np.inf)
+    rejects = len(positive) - len(accepted) + np.append(below, len(accepted))
+    best = np.lexsort((rejects, np.abs(rejects - target)))[0]  # the last key counts first
+    return Point(float(thresholds[best]), int(rejects[best]), int((negative >= thresholds[best]).sum()))

@@ -114,7 +114,7 @@ def of_detection(clients: int, shift: float = 0.0) -> dict[str, np.ndarray]:
     """Six test samples a client, two in each state, a positive before a negative; the baseline accepts all of them, and
     so does the global model; the personal one tells them apart."""
     label = np.tile([1.0, 0.0], (clients, 3))
-    return {"label": label, "state": np.tile([0.0, 0, 1, 1, 2, 2], (clients, 1)), "baseline": 1 + label,
+    return {"label": label, "state": np.tile([0.0, 0, 1, 1, 2, 2], (clients, 1)), "baseline": 2 - label,
             "global": 2 - label, "personal": label + shift}  # fmt: skip
 
 

@@ -178,26 +178,43 @@ def test_false_accepts_by_hand() -> None:
     scores = np.array([0.9, 0.6, 0.5, 0.3, 0.55, 0.4, 0.35, 0.1])
     got = false_accepts_at(scores, LABELS, BASELINE)
     # one false reject for 0.3 < t <= 0.5, of which 0.5 accepts the fewest negatives: that with 0.55
-    assert got == (0.5, 1, 0.25, 2, 0.5, 0.5)
+    # the baseline's are 0.1 < t <= 0.7, of which 0.7 accepts one
+    assert got == ((0.5, 1, 1), (0.7, 1, 1), 0.25, 0.25, 1.0)
 
 
 def test_false_accepts_take_fewer_rejects_of_two_equally_near() -> None:
     """Two positives share a score, so the model rejects none or two where the baseline rejects one."""
     scores = np.array([0.9, 0.6, 0.3, 0.3, 0.55, 0.4, 0.35, 0.1])
-    assert false_accepts_at(scores, LABELS, BASELINE) == (0.3, 3, 0.75, 2, 0.5, 1.5)
+    assert false_accepts_at(scores, LABELS, BASELINE) == ((0.3, 0, 3), (0.7, 1, 1), 0.75, 0.25, 3.0)
 
 
 def test_false_accepts_where_there_is_nothing_to_compare() -> None:
     perfect = false_accepts_at(BASELINE, LABELS, LABELS.astype(float))
-    assert (perfect.baseline_accepts, perfect.relative) == (0, None)
+    assert (perfect.baseline, perfect.relative) == ((1.0, 0, 0), None)
     ones = false_accepts_at(BASELINE, np.ones(8, int), BASELINE)
     assert (ones.rate, ones.baseline_rate, ones.relative) == (None, None, None)
     zeros = false_accepts_at(BASELINE, np.zeros(8, int), BASELINE)
-    assert (zeros.threshold, zeros.accepts, zeros.relative) == (math.inf, 0, 0.0)
-    for wrong in (BASELINE[:3], np.full(8, NAN)):
-        with pytest.raises(ValueError, match="score"):
-            false_accepts_at(wrong, LABELS, BASELINE)
+    assert (zeros.model, zeros.relative) == ((math.inf, 0, 0), None)
+    with pytest.raises(ValueError, match="score"):
+        false_accepts_at(BASELINE[:3], LABELS, BASELINE)
 
 
 def test_false_accepts_of_the_baseline_itself() -> None:
-    assert false_accepts_at(BASELINE, LABELS, BASELINE).relative == 0.5  # 0.7, the highest with one false reject
+    """A model like its baseline is as good as it, wherever the baseline's threshold is among equals."""
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        labels, scores = (draw.random(20) < 0.5).astype(int), draw.integers(-5, 6, 20) / 2
+        for threshold in (-1.0, -0.25, 0.0, 0.3, 2.0):
+            got = false_accepts_at(scores, labels, scores, threshold)
+            assert got.model == got.baseline and got.relative in (1.0, None)
+            rejected = (scores[labels == 1] < threshold).sum()
+            assert got.model.rejects == rejected and got.model.accepts <= (scores[labels == 0] >= threshold).sum()
+
+
+def test_scores_that_are_no_numbers_are_never_accepted() -> None:
+    scores = np.array([0.9, NAN, 0.5, 0.3, NAN, 0.4, 0.35, 0.1])
+    got = false_accepts_at(scores, LABELS, BASELINE)
+    assert got.model == (0.3, 1, 2)  # one positive is rejected whatever the threshold
+    nothing = false_accepts_at(np.full(8, NAN), LABELS, BASELINE)
+    assert (nothing.model, nothing.relative) == ((math.inf, 4, 0), 0.0)
+    assert false_accepts_at(BASELINE, LABELS, np.full(8, NAN)).relative is None

@@ -32,7 +32,7 @@ def test_the_table_and_the_pictures(tmp_path: Path) -> None:
     silent = of_detection(4)
     silent["baseline"][3] = [1, -1, 1, -1, 1, 1]  # device C: false accepts of the baseline with an alarm alone
     comparison = compared(run(tmp_path, baseline=silent["baseline"]), run(tmp_path, method="fedavg"))
-    files(comparison, tmp_path / "report.html", tmp_path / "tables", None)
+    files(comparison, tmp_path / "report.html", tmp_path / "tables", [])
     rows = read_csv(tmp_path / "tables/detection.csv")
     ditto = {(row["model"], row["device"]): [row[name] for name in (*STATES, "all states", "false rejects")]
              for row in rows if row["method"].startswith("ditto")}  # fmt: skip
@@ -63,5 +63,5 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     (path / "partition.h5").unlink()
     comparison = compared(path)
     assert table(comparison) is None
-    files(comparison, tmp_path / "report.html", None, None)
+    files(comparison, tmp_path / "report.html", None, [])
     assert "not drawn, as partition.h5 does not tell the devices" in (tmp_path / "report.html").read_text()

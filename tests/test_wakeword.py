@@ -139,14 +139,16 @@ def of(model: list[float], baseline: list[float], labels: list[int]) -> detectio
     [
         # the baseline rejects one of three and accepts two of three; the model, at 2, one and one
         ([3, 2, -1, 2, 1, -4], [1, 1, -1, 1, 1, -1], [1, 1, 1, 0, 0, 0], (1, 1, 1.0), (1, 2, 0.5)),
+        # as good as the baseline, which at 2 accepts one of the two it accepts at 0
+        ([4, 2, -1, 2, 1, -4], [4, 2, -1, 2, 1, -4], [1, 1, 1, 0, 0, 0], (1, 1, 1.0), (1, 1, 1.0)),
         # ties: two positives share a score, so that none or two can be rejected: none is, and all negatives pass
         ([3, 2, 2, 2, 2, 2], [1, 1, -1, 1, 1, -1], [1, 1, 1, 0, 0, 0], (0, 1, 0.0), (3, 2, 1.5)),
         # a positive and a negative share a score: both are accepted
-        ([3, 2, 1, 2, 2, 0], [1, 1, -1, 0, 0, -1], [1, 1, 1, 0, 0, 0], (1, 1, 1.0), (2, 2, 1.0)),
+        ([3, 2, 1, 2, 2, 0], [1, 1, -1, 1, 0, -1], [1, 1, 1, 0, 0, 0], (1, 1, 1.0), (2, 1, 2.0)),
         # no negatives
         ([3, 2, 1], [1, 1, -1], [1, 1, 1], (1, 1, 1.0), (0, 0, None)),
-        # no positives: nothing can be rejected, so everything is
-        ([3, 2, 1], [1, 1, -1], [0, 0, 0], (0, 0, None), (0, 2, 0.0)),
+        # no positives: nothing can be rejected, so everything is, which says nothing
+        ([3, 2, 1], [1, 1, -1], [0, 0, 0], (0, 0, None), (0, 0, None)),
         # a baseline without a fault
         ([3, -2], [1, -1], [1, 0], (0, 0, None), (0, 0, None)),
     ],
@@ -185,7 +187,7 @@ def test_cells_are_devices_and_states(tmp_path: Path) -> None:
     cells = detection.cells(series, np.array([0, 0, 1]), ("normal", "playback", "alarm"))
     figures = [(c.device, c.state, c.positives, c.negatives, c.false_accepts, c.relative_false_accepts) for c in cells]
     assert figures == [
-        ("A", "normal", 2, 1, 0, 0.0), ("A", "alarm", 0, 2, 0, 0.0), ("A", "*", 2, 3, 1, 1 / 3),
+        ("A", "normal", 2, 1, 0, 0.0), ("A", "alarm", 0, 2, 0, None), ("A", "*", 2, 3, 1, 1 / 3),
         ("B", "normal", 1, 1, 0, None), ("B", "*", 1, 1, 0, None),
     ]  # fmt: skip
     detection.write(tmp_path, cells)

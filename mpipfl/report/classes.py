@@ -61,8 +61,8 @@ def false_accepts_table(comparison: Comparison) -> Table | None:
     caption = (
         f"Two classes, of which the second is to be accepted; test samples of all clients together, last round. The "
         f"baseline is the global model of the {BASELINE} run with the same seed whose other settings differ least, at "
-        f"a probability of 1/2. A model stands at the threshold where it rejects as many positives as the baseline, or "
-        f"nearly. Relative: its false accepts in the baseline's; none: the baseline has none."
+        f"a probability of 1/2. Both stand at the threshold where they reject as many positives as it does there, or "
+        f"nearly, and accept least. Relative: a model's false accepts in the baseline's; none: the baseline has none."
     )
     return Table("false_accepts", "False accepts", columns, rows, caption, leagues)
 

@@ -50,8 +50,8 @@ def table(comparison: Comparison) -> Table | None:
                Column("false rejects", 2), Column("baseline's false accepts", 0)]  # fmt: skip
     caption = (
         "False accepts on the device's test data, last round, relative to those of the model that training began with, "
-        "at the threshold where the false rejects are closest to that model's (in the column: relative to its, over "
-        "all states). Below 1 is better; NA: that model has none."
+        "each at the threshold where it rejects as many wake words as that model does at 0, or nearly, and accepts "
+        "least (false rejects in the column: relative to its, over all states). Below 1 is better; NA: it has none."
     )
     return Table(NAME, "False accepts of the wake word", columns, rows, caption, leagues)
 
