@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -41,10 +42,12 @@ class ByUser(TextSource):
         test: list[bool] = []
         labels: list[Any] = []
         images: list[np.ndarray] = []
+        steps: list[int] = []
 
         def texts() -> Iterator[Iterable[str]]:
             for record in records:
-                x, y = self._checked(record)
+                x, y, own = self._checked(record)
+                steps.extend(own)
                 users.extend([record.user] * len(y))
                 test.extend([record.test] * len(y))
                 labels.extend(y)
@@ -59,7 +62,10 @@ class ByUser(TextSource):
         number, classes = numbered(labels)
         who = np.unique(users, return_inverse=True)[1].astype(np.int64)
         is_test = np.array(test) if any(test) else None
-        if self.content != "images":
+        if self.content == "characters":
+            where = {"place": np.cumsum(steps), "reach": self.length + 1}
+            return self.samples(corpus, number, classes, root, seed, users=who, is_test=is_test, **where)
+        if self.content == "text":
             return self.samples(corpus, number, classes, root, seed, users=who, is_test=is_test)
         if len({image.shape[1:] for image in images}) > 1:
             raise DataError(f"data.source: images of several sizes, {sorted({image.shape[1:] for image in images})}.")
@@ -67,23 +73,35 @@ class ByUser(TextSource):
         made.is_test = is_test
         return made
 
-    def _checked(self, record: Record) -> tuple[Any, list[Any]]:
-        """A record's samples and labels; running text is cut into windows."""
+    def _checked(self, record: Record) -> tuple[Any, list[Any], list[int]]:
+        """A record's samples and labels, and of characters how far behind the one before each begins; running text is
+        cut into windows."""
         x = record.x
         if self.content != "images" and not all(isinstance(text, str) for text in x):
             raise DataError(f"{record.where}: x must be texts for content={self.content}.")
         if record.y is None:
-            pairs = [pair for text in x for pair in windows(text, self.length, self.every)]
-            return [window for window, _ in pairs], [character for _, character in pairs]
+            each = [windows(text, self.length, self.every) for text in x]
+            pairs = [pair for own in each for pair in own]
+            steps = [self.every if i else self.length + 1 for own in each for i in range(len(own))]
+            return [window for window, _ in pairs], [character for _, character in pairs], steps
         if len(x) != len(record.y):
             raise DataError(f"{record.where}: {len(x)} samples and {len(record.y)} labels; the numbers must be equal.")
-        return x, list(record.y)
+        return x, list(record.y), apart(x, self.length + 1) if self.content == "characters" else []
 
 
-def windows(text: str, length: int, every: int) -> Iterator[tuple[str, str]]:
+def windows(text: str, length: int, every: int) -> list[tuple[str, str]]:
     """So many characters and the one that follows."""
-    for start in range(0, len(text) - length, every):
-        yield text[start : start + length], text[start + length]
+    return [(text[start : start + length], text[start + length]) for start in range(0, len(text) - length, every)]
+
+
+def apart(texts: Sequence[str], whole: int) -> list[int]:
+    """How far each window of what may be one running text begins behind the one before it: where the two agree by half
+    at least, so far as they say, else by a whole window."""
+    steps = [whole]
+    for before, after in pairwise(texts):
+        shifts = range(1, len(before) // 2 + 1)
+        steps.append(next((s for s in shifts if before[s:] == after[: len(before) - s]), whole))
+    return steps[: len(texts)]
 
 
 def pictures(x: Any, where: str) -> np.ndarray:

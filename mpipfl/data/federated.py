@@ -173,6 +173,11 @@ def shares(data: Data, samples: Samples, seed: int, among: np.ndarray | None) ->
                 f"data.split.test=official: the source {data.source.kind} has no test samples of its own. Give a share "
                 f"of each client's samples, for instance data.split.test=0.2."
             )
+        if isinstance(data.partition, Pooled):
+            raise DataError(
+                "data.split.test=official with data.partition=pooled: clients would be tested on users they train on. "
+                "Give a share, for instance data.split.test=0.2, or take partition=natural."
+            )
         official, chosen = np.flatnonzero(samples.is_test), chosen[~samples.is_test[chosen]]
     if data.samples is not None and data.samples // takes < len(chosen):
         chosen = chosen[np.sort(generator(seed, "subset").permutation(len(chosen))[: data.samples // takes])]
@@ -189,6 +194,11 @@ def shares(data: Data, samples: Samples, seed: int, among: np.ndarray | None) ->
         assert pool.users is not None
         for client, share in enumerate(shuffled):
             shuffled[client], sizes[client] = by_user(share, pool.users[share], sizes[client])
+    elif samples.place is not None:
+        place = samples.place[chosen]
+        check_running(data, place, samples.reach)
+        for client, share in enumerate(shuffled):
+            shuffled[client], sizes[client] = in_order(client, share, place[share], samples.reach, sizes[client])
     index = [(chosen[share][:, None] + np.arange(takes)).reshape(-1) for share in shuffled]
     sizes = takes * sizes
     if len(official):
@@ -220,6 +230,35 @@ def by_user(share: np.ndarray, users: np.ndarray, sizes: np.ndarray) -> tuple[np
         filled[part[own]] = True
     where = part[user]
     return share[np.argsort(where, kind="stable")], np.bincount(where, minlength=3)
+
+
+def check_running(data: Data, place: np.ndarray, reach: int) -> None:
+    """Where samples overlap, only clients that are users can be kept apart."""
+    if not isinstance(data.partition, Natural) and (np.diff(np.sort(place)) < reach).any():
+        raise DataError(
+            f"data.partition={data.partition.kind}: samples of running text overlap, so that clients would be tested "
+            f"on text that others train on. Take partition=natural or pooled, or data.source.every={reach} or more."
+        )
+
+
+def in_order(
+    client: int, share: np.ndarray, place: np.ndarray, reach: int, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """A client's samples of running text as they stand in it, cut into parts without those that reach over a border,
+    and the parts' sizes (3)."""
+    order = np.argsort(place, kind="stable")
+    share, place = share[order], place[order]
+    part, kept = np.repeat(np.arange(3), sizes), np.ones(len(share), dtype=bool)
+    for border in np.cumsum(sizes)[:2]:
+        if 0 < border < len(share):
+            kept[border:] &= place[border:] >= place[border - 1] + reach
+    left = np.bincount(part[kept], minlength=3)
+    if ((left == 0) & (sizes > 0)).any():
+        raise DataError(
+            f"client {client} has {len(share)} samples of running text, too few for {' and '.join(PARTS)} data without "
+            f"text in common. Take a larger data.partition.min_samples."
+        )
+    return share[kept], left
 
 
 def as_listed(shares: list[np.ndarray], samples: Samples, chosen: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:

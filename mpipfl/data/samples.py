@@ -37,6 +37,8 @@ class Samples:
     subclasses: np.ndarray | None = None  # (N,) int64: a finer class, of which each label has several
     is_test: np.ndarray | None = None  # (N,) bool: the official split, train first
     division: np.ndarray | None = None  # (N,) int64: the set's own division, 0 train, 1 validation, 2 test
+    place: np.ndarray | None = None  # (N,) int64: where in running text a sample begins; other texts are far away
+    reach: int = 0  # samples that begin within less of each other have text in common
     takes: int = 1  # so many samples in a row are takes of one thing: they are never divided
     states: np.ndarray | None = None  # (N,) int64: the circumstances that a detector is judged in
     groups: np.ndarray | None = None  # (M,) int64: the clients' groups, where the source makes them differ

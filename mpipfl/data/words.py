@@ -106,7 +106,8 @@ class TextSamples(Samples):
         vocabulary = Vocabulary(tuple(self.corpus.words[number] for number in frequent), self.root, self.seed)
         return ArraySamples(
             labels=self.labels, classes=self.classes, shape=self.shape, dtype=self.dtype, users=self.users,
-            is_test=self.is_test, vocabulary=vocabulary, parts=[self.corpus.encoded(frequent, self.shape[0])],
+            is_test=self.is_test, place=self.place, reach=self.reach, vocabulary=vocabulary,
+            parts=[self.corpus.encoded(frequent, self.shape[0])],
         )  # fmt: skip
 
 

@@ -154,6 +154,82 @@ def test_shakespeare(tmp_path):
         Shakespeare(path="s.json").open(tmp_path, 0, 2)
 
 
+def characters(samples, index):
+    """Which characters of the running texts each sample is made of, its label included."""
+    return set((samples.place[index][:, None] + np.arange(samples.reach)).ravel().tolist())
+
+
+@pytest.mark.parametrize("every", [1, 3, 7, 20])
+def test_no_part_has_seen_anothers_text(tmp_path, every):
+    """Windows of six characters and their labels, of two users: parts follow each other, and nothing is lost but what
+    reaches over a border."""
+    texts = {"B": ["".join(chr(97 + i * 7 % 26) for i in range(400))], "A": ["z" * 150, "xy" * 60]}
+    (tmp_path / "s.json").write_text(json.dumps(texts))
+    source = {"kind": "shakespeare", "path": "s.json", "length": 6, "every": every}
+    data = Data.model_validate({"source": source, "root": tmp_path, "clients": 2, "partition": "natural"})
+    samples = data.open(0)
+    partition = divide(data, samples, 0)
+    for client in range(2):
+        parts = [partition.index[slice(*partition.bounds[client, part : part + 2])] for part in range(3)]
+        train, validation, test = (characters(samples, part) for part in parts)
+        assert not train & validation and not train & test and not validation & test
+        assert max(train) < min(validation) and max(validation) < min(test)
+        mine = np.flatnonzero(samples.users == client)
+        lost = len(mine) - sum(map(len, parts))
+        assert lost == 2 * (-(-7 // every) - 1) and [len(part) > 0 for part in parts] == [True] * 3
+
+
+def test_windows_that_others_have_cut(tmp_path):
+    """LEAF's begin at every character, or at some, or of several texts: what they have in common tells."""
+    text = "the quick brown fox jumps"
+    x = [text[i : i + 8] for i in (0, 1, 2, 5, 9)] + ["somethin", "omething"]
+    leaf(tmp_path, {"A": (x, list("abcdefg")), "B": (["otherold"], ["z"])})
+    samples = opened(tmp_path, content="characters", length=8)
+    assert samples.reach == 9 and np.diff(samples.place).tolist() == [1, 1, 3, 4, 9, 1, 9]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition": "iid"}, r"partition=iid: samples of running text overlap.*data.source.every=7 or more"),
+        ({"clients": 1}, r"client 0 has 33 samples of running text, too few for train and validation and test data"),
+    ],
+)
+def test_running_text_that_cannot_be_kept_apart(tmp_path, changes, message):
+    (tmp_path / "s.json").write_text(json.dumps({"B": ["to be, or not to be"] * 2, "A": ["no"]}))
+    source = {"kind": "shakespeare", "path": "s.json", "length": 6, "every": 1}
+    settings = {"source": source, "root": tmp_path, "clients": 1, "partition": {"kind": "natural", "min_samples": 5}}
+    with pytest.raises(DataError, match=message):
+        data = Data.model_validate(settings | {"source": source} | changes)
+        divide(data, data.open(0), 0)
+
+
+def test_running_text_without_overlap_goes_anywhere(tmp_path):
+    (tmp_path / "s.json").write_text(json.dumps({"B": ["to be, or not to be, that is the question " * 3]}))
+    source = {"kind": "shakespeare", "path": "s.json", "length": 6, "every": 7}
+    data = Data.model_validate({"source": source, "root": tmp_path, "clients": 2, "partition": "iid"})
+    samples = data.open(0)
+    assert len(divide(data, samples, 0).index) == len(samples)
+
+
+def test_official_tests_are_of_the_same_users(tmp_path):
+    """So they are for clients that are users, not for pooled ones."""
+    image = [[i / 16 for i in range(16)]] * 4
+    leaf(tmp_path, {user: (image, [0, 1, 0, 1]) for user in ("al", "bo", "cy", "di")}, "train/0.json")
+    leaf(tmp_path, {user: (image[:1], [1]) for user in ("al", "bo", "cy", "di")}, "test/0.json")
+    settings = {
+        "source": {"kind": "leaf", "path": "set"},
+        "root": tmp_path,
+        "clients": 2,
+        "split": {"test": "official"},
+    }
+    data = Data.model_validate(settings | {"partition": "natural"})
+    assert divide(data, data.open(0), 0).n_test.tolist() == [1, 1]
+    data = Data.model_validate(settings | {"partition": "pooled"})
+    with pytest.raises(DataError, match=r"pooled: clients would be tested on users they train on"):
+        divide(data, data.open(0), 0)
+
+
 def test_real_shakespeare(real_data):
     data = Data.model_validate(
         {"source": {"kind": "shakespeare", "every": 40}, "root": real_data, "clients": 30}
@@ -162,3 +238,8 @@ def test_real_shakespeare(real_data):
     samples = data.open(0)
     fitted = samples.fitted(divide(data, samples, 0).training)
     assert samples.shape == (80,) and 50 < samples.classes <= 65 and fitted.vocabulary.words[:2] == (" ", "e")
+    partition = divide(data, samples, 0)
+    for client in range(30):
+        parts = [partition.index[slice(*partition.bounds[client, part : part + 2])] for part in range(3)]
+        train, validation, test = (characters(samples, part) for part in parts)
+        assert not train & validation and not train & test and not validation & test
