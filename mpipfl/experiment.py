@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import checkpoint, detection, schedule, sealed, volumes, world
+from . import checkpoint, detection, schedule, sealed, volumes, warm, world
 from .cohort import Cohort
 from .comm import Comm
 from .config import Config
@@ -23,9 +23,9 @@ from .hosting import Commit, Hosting
 from .placement import place
 from .progress import Reporter
 from .runfolder import RunFolder
+from .store import Store
 from .survival import Gone, Survival
 from .telemetry import Telemetry
-from .warm import rounds_of_fedavg
 from .watchdog import Watchdog
 
 T = TypeVar("T")
@@ -39,7 +39,15 @@ class Stopped(Exception):
 class Experiment:
     """One run on all ranks."""
 
-    def __init__(self, config: Config, plan: world.Plan, comm: Comm, folder: RunFolder, report: Reporter) -> None:
+    def __init__(
+        self,
+        config: Config,
+        plan: world.Plan,
+        comm: Comm,
+        folder: RunFolder,
+        report: Reporter,
+        store: Store | None = None,
+    ) -> None:
         self.config, self.plan, self.comm, self.folder, self.report = config, plan, comm, folder, report
         self.round = 0
         self.fresh = True  # since the last checkpoint
@@ -47,7 +55,7 @@ class Experiment:
         self.survival = Survival(comm, report, config.fault_tolerance.mode)
         self.watchdog = Watchdog(comm, report, config.fault_tolerance.stall_seconds, folder.path)
         self.device = world.device(config, comm)
-        self.store = world.store(plan, comm, self.device)
+        self.store = store or world.store(plan, comm, self.device)
         self.method = plan.method
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)
@@ -70,7 +78,7 @@ class Experiment:
 
     def begin_with(self, theta: Tensor) -> Commit:
         """Every state before the first round."""
-        facts = world.facts(self.config, self.plan)
+        facts = world.facts(self.config, self.plan._replace(theta=theta))
         server = self.fl.publish(self.method.server(theta, facts))
         commit_clients = self.hosting.begin(self.method.client(theta, facts))
 
@@ -158,21 +166,20 @@ class Experiment:
     # ------------------------------------------------------------------ steps: they change nothing before all are done
 
     def warm_up(self) -> Commit:
-        """The state before round 1: after rounds of FedAvg, where the method is to have them."""
-        warm = self.method.warm_start
-        theta = self.plan.theta.to(self.device)
-        if warm is not None and warm.rounds is not None:
-            self.report.say(f"warm start: {warm.rounds} rounds of fedavg")
-            with self.telemetry.phase("train"):
-                theta = rounds_of_fedavg(self.config, theta, warm.rounds, self.plan.work, self.fl, self.cohort)
+        """The state before round 1: with a trained model, where the method is to have one."""
+        theta, remarks = self.plan.theta, list[str]()
+        if self.config.algorithm.warm_start is not None:
+            theta, remarks = warm.model(self.config, self.plan)
         elif not self.history.rounds:
             return lambda: None  # it is there
-        commit_state = self.begin_with(theta)
+        commit_state = self.begin_with(theta.to(self.device))
 
         def commit() -> None:
             self.round, self.fresh = 0, True
             self.history.clear()
             commit_state()
+            for remark in remarks:
+                self.report.say(remark)
 
         return commit
 
@@ -389,10 +396,9 @@ class Experiment:
             return self.hosting.home[clients]
         return place(self.plan.work[clients], self.comm.workers)
 
-    def cohort(self, clients: np.ndarray, seed: int | None = None, round: int | None = None) -> Cohort:
-        config, beat = self.config, self.comm.pulse.beat
-        seed, round = config.seed if seed is None else seed, self.round if round is None else round
-        return Cohort(clients, self.store, self.plan.model, config.train, seed, round, self.width, beat)
+    def cohort(self, clients: np.ndarray, round: int | None = None) -> Cohort:
+        config, round, beat = self.config, self.round if round is None else round, self.comm.pulse.beat
+        return Cohort(clients, self.store, self.plan.model, config.train, config.seed, round, self.width, beat)
 
     def note(self) -> str:
         """The evaluated round in a few words."""

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 import numpy as np
 import torch
 
-from . import catalogue, checkpoint, launch, newcomers, process
+from . import catalogue, checkpoint, launch, newcomers, process, warm
 from .check import check
 from .comm import LINGER, Comm, Lost
 from .config import Config, load
@@ -93,8 +93,7 @@ def start(comm: Comm, options: argparse.Namespace) -> int:
             parser().print_usage(sys.stderr)
             print("mpipfl: name a configuration, for instance configs/quickstart.yaml", file=sys.stderr)
         return 2
-    experiment: Experiment | None = None
-    folder: RunFolder | None = None
+    running: list[Experiment] = []
     try:
         process.tune(1)
         if options.check and options.config is None:
@@ -108,35 +107,61 @@ def start(comm: Comm, options: argparse.Namespace) -> int:
             return check(config, comm)
         together(comm, lambda: device(config, comm))
         made = in_turn(comm, lambda: plan(config))
+        begin = config.algorithm.warm_start
+        if begin is not None and begin.run is not None and not options.resume:
+            together(comm, lambda: warm.model(config, made))  # a mistake is told before there is a folder
         if options.dry_run:
             lines = catalogue.plan(config, made, comm)
             if comm.is_server:
                 print(lines)
             return 0
-        folder, report = RunFolder(config.folder), Reporter(comm.is_server, config.all_rounds, config.name)
-        resume_from = prepare(comm, config, made, folder, report, options.resume, options.overwrite)
-        survival = Survival(comm, report, config.fault_tolerance.mode)
-        ready: list[Experiment] = []
-        begin = partial(set_up, config, made, comm, folder, report, ready)
-        if not survival.step(0, "set-up", begin, survival.nothing):
-            report.say(f"stopped by {comm.pulse.why or 'a signal'} before the first round; --resume starts again")
-            return INTERRUPTED
-        (experiment,) = ready
-        experiment.survival.deaths += survival.deaths
-        code = experiment.run(resume_from)
+        folder = RunFolder(config.folder)
+        code = train(comm, config, made, folder, options.resume, options.overwrite, running)
         return code if folder.saved else NOT_SAVED
     except Settled as settled:
         return settled.code
     except BaseException as error:
+        experiment = running[0] if running else None
         if isinstance(error, Lost) and comm.survives:
             leave_the_dead(comm, experiment)
         complain(comm, error, experiment)
         if comm.survives and broken(error):
             os.kill(os.getpid(), signal.SIGKILL)  # the others notice, and go on
         comm.abort(error.code if isinstance(error, UserError) else 130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def train(
+    comm: Comm, config: Config, made: Plan, folder: RunFolder, resume: bool, overwrite: bool, running: list[Experiment]
+) -> int:
+    """One run, from where it is to its end, after the one it begins with; the exit code, the same on all ranks."""
+    report = Reporter(comm.is_server, config.all_rounds, config.name)
+    try:
+        resume_from = prepare(comm, config, made, folder, report, resume, overwrite)
+        first = warm.first_run(config)
+        if first is not None and resume_from is None:
+            report.say(f"warm start: {first.rounds} rounds of fedavg in {first.folder}")
+            if code := before(comm, first, made, running):
+                return code
+            report.speaks = comm.is_server  # who was it may have died
+        deaths = running[0].survival.deaths if running else []
+        survival = Survival(comm, report, config.fault_tolerance.mode)
+        begin = partial(set_up, config, made, comm, folder, report, running)
+        if not survival.step(0, "set-up", begin, survival.nothing):
+            report.say(f"stopped by {comm.pulse.why or 'a signal'} before the first round; --resume starts again")
+            return INTERRUPTED
+        running[0].survival.deaths += [*deaths, *survival.deaths]
+        return running[0].run(resume_from)
     finally:
-        if folder is not None:
-            folder.release()
+        folder.release()
+
+
+def before(comm: Comm, config: Config, made: Plan, running: list[Experiment]) -> int:
+    """The run that another one begins with, or what is left of it to do."""
+    try:
+        plan = made._replace(method=config.algorithm)
+        return train(comm, config, plan, RunFolder(config.folder), True, False, running)
+    except Settled as settled:  # it is finished, or cannot be
+        return settled.code
 
 
 def configuration(options: argparse.Namespace) -> Config:
@@ -166,13 +191,14 @@ def heed(comm: Comm, config: Config) -> None:
 def set_up(
     config: Config, made: Plan, comm: Comm, folder: RunFolder, report: Reporter, out: list[Experiment]
 ) -> Commit:
-    """The experiment, before its first step."""
-    experiment = Experiment(config, made, comm, folder, report)
+    """The experiment, before its first step; with the data of the one that ran before it."""
+    store = out[0].store if out else None
+    experiment = Experiment(config, made, comm, folder, report, store)
     line = catalogue.start(config, made, comm, experiment.width, experiment.device)
 
     def commit() -> None:
         report.say(line)
-        out.append(experiment)
+        out[:] = [experiment]
 
     return commit
 

@@ -82,6 +82,11 @@ class Point(NamedTuple):
         ]
 
     @property
+    def begins(self) -> bool:
+        """Whether it is made for others to begin with."""
+        return self.start is None and self.study.start is not None
+
+    @property
     def state(self) -> str:
         """done, failed, begun or new"""
         if (self.folder / "summary.json").exists():
@@ -132,4 +137,5 @@ def start_of(
         for name, own in combination
     ]
     alike = [(name, own) for name, own in every if own]
+    more = tuple(word for word in more if word.partition("=")[0] not in study.start)  # its rounds are its own
     return Point(study, ("start", *(name for name, _ in alike)), seed, study.settings(alike) | study.start, more)

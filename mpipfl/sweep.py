@@ -181,10 +181,11 @@ def spread(values: Sequence[float | None], scale: float = 100) -> str:
 
 def report_all(all_points: Sequence[Point], output: Path | None, tables: Path | None) -> int:
     """The report of the runs that are done, where it is asked for: one for each kind of data among them, as runs on
-    other data cannot be compared. The exit code of making them."""
+    other data cannot be compared; it begins where they do, without the runs made for that. The exit code of making
+    them."""
     groups: dict[str, list[Point]] = {}
     for point in all_points:
-        if point.state == "done":
+        if point.state == "done" and not point.begins:
             data = load(point.study.base, point.overrides).data
             groups.setdefault(data.model_dump_json(), []).append(point)
     code = 0
@@ -244,8 +245,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("mpipfl: two runs of the study have the same name; name the choices of its axes apart", file=sys.stderr)
         return 2
     if options.only is not None:
-        every = [point for point in every if fnmatchcase(point.name, options.only)]
-        if not every:
+        chosen = [point for point in every if fnmatchcase(point.name, options.only)]
+        needed = {point.start for point in chosen if point.state != "done"}
+        every = [point for point in every if point in chosen or point.folder in needed]
+        if not chosen:
             near = nearest(options.only, names)
             print(f"mpipfl: --only {options.only}: no run of this name in {options.study}{near}", file=sys.stderr)
             return 2
@@ -256,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a long list may be cut short by `| head`
         print("\n".join(f"{point.state:<7} {point.folder}  {' '.join(point.overrides)}" for point in every))
         return 0
-    stages = [s for s in ([p for p in todo if p.start is None], [p for p in todo if p.start is not None]) if s]
+    stages = [s for s in ([p for p in todo if p.begins], [p for p in todo if not p.begins]) if s]
     if options.slurm:
         if len(stages) == 2:
             print(f"{len(stages[1])} begin with the models of others: give the command again when those are done")

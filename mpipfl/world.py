@@ -24,7 +24,6 @@ from .models import Batched, build
 from .newcomers import Newcomers, Origin
 from .slices import WORK
 from .store import Store
-from .warm import model_of_run
 
 WIDTHS = (2, 4, 8, 16, 32)
 TRIALS = 3  # of each width
@@ -41,7 +40,7 @@ class Plan(NamedTuple):
     samples: Samples
     partition: Partition
     model: Batched
-    theta: torch.Tensor  # (d) what training begins with
+    theta: torch.Tensor  # (d) the initial weights; what training begins with, where there is no warm start
     work: np.ndarray  # (M) training samples a round costs each client, with batches filled up
     method: Algorithm  # the configuration's, or what of it is for newcomers
 
@@ -58,15 +57,13 @@ def plan(config: Config) -> Plan:
         origin.admit(config)
         samples, partition = origin.divide(config)
         method = Newcomers.of(config, origin)
-    model, warm = network(config, samples), config.algorithm.warm_start
+    model = network(config, samples)
     if config.algorithm.needs_head and not model.head:
         raise ConfigError(
             f"algorithm.kind={config.algorithm.kind} needs a network with a linear layer, whose last one is its head; "
             f"model.kind={config.model.kind} has none that is trained: take another network, or a method without heads"
         )
-    run = None if warm is None else warm.run
-    theta = model.initial() if run is None else model_of_run(run, model.dimension)
-    return Plan(samples, partition, model, theta, work_of(config, partition.n_train), method)
+    return Plan(samples, partition, model, model.initial(), work_of(config, partition.n_train), method)
 
 
 def facts(config: Config, plan: Plan) -> Facts:

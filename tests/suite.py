@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from mpipfl import world
+from mpipfl import warm, world
 from mpipfl.comm import Comm
 from mpipfl.config import Config, check
 from mpipfl.experiment import Experiment
@@ -106,6 +106,8 @@ def train(config: Config, comm: Comm, resume: bool = False) -> dict[str, np.ndar
         folder.describe(config, made.partition)
         start[0] = -1 if round is None else round
     comm.broadcast(start)
+    if start[0] < 0 and (first := warm.first_run(config)) is not None:
+        train(first, comm, resume=True)
     experiment = Experiment(config, made, comm, folder, Reporter(False, config.all_rounds, config.name))
     assert experiment.run(None if start[0] < 0 else int(start[0])) == 0
     assert folder.saved

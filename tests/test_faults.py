@@ -192,6 +192,31 @@ def test_a_signal_ends_the_run_after_the_round(
     assert differing(results(tmp_path), undisturbed(method)) == []
 
 
+WARM = {"algorithm": METHODS["ditto"] | {"warm_start": {"rounds": ROUNDS}}, "rounds": 3, "checkpoint.every": 1}
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """What a run makes that begins with rounds of FedAvg, without any disturbance."""
+    folder = tmp_path_factory.mktemp("warm")
+    assert main([written(folder, **LONG | WARM)]) == 0
+    return results(folder)
+
+
+def test_a_signal_during_the_warm_start(warm: Results, tmp_path: Path) -> None:
+    """Its rounds are saved like all others; the run goes on with them."""
+    path = written(tmp_path, **LONG | WARM)
+    with started(tmp_path, path, np=3) as job:
+        wait_for(checkpoint.path_of(tmp_path / "run/warm_start", 2), job)
+        job.send_signal(signal.SIGUSR1)
+        said, _ = job.communicate(timeout=60)
+    assert job.returncode == 75
+    (stopped,) = re.findall(r"stopped by a signal after round (\d+); --resume goes on from there", said)
+    assert 2 <= int(stopped) < ROUNDS and not (tmp_path / "run/checkpoints").exists()
+    assert main([path, "--resume"]) == 0
+    assert differing(results(tmp_path), warm) == []
+
+
 # ---------------------------------------------------------------------- damaged
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpipfl import world
+from mpipfl import warm, world
 from mpipfl.algorithms import SelfFL
 from mpipfl.algorithms.selffl import Client
 from mpipfl.algorithms.selffl_server import Server
@@ -251,17 +252,64 @@ def test_augmented_trains_on(alone: Comm, tmp_path: Path) -> None:
 
 
 def test_a_warm_start(alone: Comm, tmp_path: Path) -> None:
-    """From rounds of its own, and from another run's model; both are in round 0."""
-    other = train(config({"algorithm": "fedavg"}, tmp_path / "other"), alone)
-    method = {"kind": "ditto", "warm_start": {"run": str(tmp_path / "other/run")}}
-    train(config({"algorithm": method, "rounds": 1}, tmp_path / "run"), alone)
-    start = content(tmp_path / "run/run/checkpoints/round_00000.h5")
-    assert (start["server/theta"] == other["server/theta"]).all()
-    assert (start["clients/v"] == other["server/theta"]).all()
+    """From another run's model, or from rounds of FedAvg of its own, which are such a run: it is in round 0."""
+    other = train(config({"algorithm": "fedavg", "rounds": 2}, tmp_path / "other"), alone)
+    for name, begin in (("run", {"run": str(tmp_path / "other/run")}), ("rounds", {"rounds": 2})):
+        settings = config({"algorithm": {"kind": "ditto", "warm_start": begin}, "rounds": 1}, tmp_path / name)
+        train(settings, alone)
+        start = content(settings.folder / "checkpoints/round_00000.h5")
+        assert (start["server/theta"] == other["server/theta"]).all()
+        assert (start["clients/v"] == other["server/theta"]).all()
+    own = content(tmp_path / "rounds/run/warm_start/checkpoints/round_00002.h5")
+    assert (own["server/theta"] == other["server/theta"]).all()
     cold = content(tmp_path / "other/run/checkpoints/round_00000.h5")["server/theta"]
-    train(config({"algorithm": {"kind": "ditto", "warm_start": {"rounds": 2}}, "rounds": 1}, tmp_path / "warm"), alone)
-    warm = content(tmp_path / "warm/run/checkpoints/round_00000.h5")["server/theta"]
-    assert np.abs(warm - cold).max() > 0.01
+    assert np.abs(other["server/theta"] - cold).max() > 0.01
+
+
+def begins_with(folder: Path, changes: dict[str, Any]) -> list[str]:
+    """What is said of a run whose model another one with these changes is to begin with."""
+    method = {"kind": "ditto", "warm_start": {"run": str(folder)}}
+    settings = config({"algorithm": method, "model": {"kind": "lenet5"}} | changes, folder.parent)
+    return warm.model(settings, world.plan(settings))[1]
+
+
+def test_what_a_run_may_begin_with(alone: Comm, tmp_path: Path) -> None:
+    """A run that is not finished, or of other data, is said; a model that means something else is refused."""
+    settings = config({"algorithm": "fedavg", "rounds": 2, "model": {"kind": "lenet5"}}, tmp_path)
+    train(settings, alone)
+    assert begins_with(settings.folder, {"model.init": "glorot", "train.lr": 1.0}) == []
+    (said,) = begins_with(settings.folder, {"seed": 1})
+    assert "another division of the data; what its model was trained on may be test data here" in said
+    for changes, wrong in (
+        ({"model": {"kind": "logistic"}}, "needed is one global model of"),
+        ({"model.activation": "tanh"}, "has trained model.activation=relu, not tanh"),
+    ):
+        with pytest.raises(ConfigError, match=wrong):
+            begins_with(settings.folder, changes)
+    (settings.folder / "checkpoints/round_00002.h5").unlink()
+    (said,) = begins_with(settings.folder, {})
+    assert said.endswith("has not finished; its model is of round 1 of 2")
+    with pytest.raises(ConfigError, match="nowhere holds no whole checkpoint"):
+        begins_with(tmp_path / "nowhere", {})
+
+
+def test_a_started_run_does_not_need_what_it_began_with(alone: Comm, tmp_path: Path) -> None:
+    begin = {"rounds": 1}
+    method = {"kind": "ditto", "warm_start": begin}
+    settings = config({"algorithm": method, "rounds": 1, "evaluate.every": 1}, tmp_path)
+    train(settings, alone)
+    shutil.rmtree(settings.folder / "warm_start")
+    longer = settings.model_copy(update={"rounds": 2})
+    resumed = train(longer, alone, resume=True)
+    whole = train(longer.model_copy(update={"output": tmp_path / "whole"}), alone)
+    assert differing(resumed, whole) == []
+
+
+def test_models_that_differ_cannot_begin_with_one(tmp_path: Path) -> None:
+    method = {"kind": "ifca", "k": 2, "warm_start": {"rounds": 1}}
+    with pytest.raises(ConfigError, match="ifca begins with models that differ, not with one"):
+        config({"algorithm": method}, tmp_path)
+    config({"algorithm": method | {"k": 1}}, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +319,6 @@ def test_a_warm_start(alone: Comm, tmp_path: Path) -> None:
         ({"floor": 9, "l_max": 5}, "floor is 9, more than l_max, 5"),
         ({"smoothing": 0}, "algorithm.smoothing"),
         ({"warm_start": {}}, "algorithm.warm_start: give rounds or run"),
-        ({"warm_start": {"run": "nowhere"}}, "nowhere holds no whole checkpoint"),
     ],
 )
 def test_wrong_settings(method: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from mpipfl.run import main
 
 from .conftest import PROJECT, clean_environment, command, network
 from .suite import METHODS, config, differing, train
-from .test_faults import LONG, Job, Results, complaints, ranks, results, started, written
+from .test_faults import LONG, WARM, Job, Results, complaints, ranks, results, started, warm, written
+
+__all__ = ["warm"]  # a fixture
 
 ULFM = "Open MPI v5" in MPI.Get_library_version()
 ulfm = pytest.mark.skipif(not ULFM, reason="needs Open MPI 5: no other MPI lets ranks outlive others")
@@ -84,6 +86,18 @@ def test_one_after_the_other(undisturbed: Results, tmp_path: Path) -> None:
         r"rank 1 on \S+ died in round \d+ \(\w+\); the other 1 go on after 0.\d\d s; rank 4 is the server", log
     )
     assert complaints(said) != [] and "goes back" not in log
+
+
+@ulfm
+def test_the_server_dies_in_the_warm_start(warm: Results, tmp_path: Path) -> None:
+    with started(tmp_path, written(tmp_path, **LONG | WARM), np=4, survive=True) as job:
+        wait_until(lambda: checkpoint.rounds(tmp_path / "run/warm_start")[-1:] >= [2], job)
+        ranks(job)[0].kill()
+        said, _ = job.communicate(timeout=LIMIT)
+    assert job.returncode == 0, said
+    assert differing(results(tmp_path), warm) == []
+    assert [death["rank"] for death in summary(tmp_path)["deaths"]] == [0]
+    assert "3 rounds in" in (tmp_path / "run/log.txt").read_text(encoding="utf-8")
 
 
 APART = """

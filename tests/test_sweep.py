@@ -253,6 +253,21 @@ def test_all_begin_with_one_run(tmp_path: Path) -> None:
             assert name in [p.name for p in every[:place]]
 
 
+def test_one_run_of_a_study_brings_what_it_begins_with(tmp_path: Path) -> None:
+    """With rounds of its own; the report begins where the methods do."""
+    methods = {"fedavg": {"algorithm": "fedavg"}, "ditto": {"algorithm": "ditto"}}
+    study = write(tmp_path, start={"algorithm": "fedavg", "rounds": 2}, axes={"method": methods}, seeds=[0])
+    report = tmp_path / "report.html"
+    ran = start(study, "--only", "ditto_s0", "-o", report, "rounds=3")
+    assert ran.returncode == 0, ran.stderr
+    assert "2 runs: 0 done, 0 failed, 0 begun, 2 new" in ran.stdout
+    assert checkpoint.rounds(tmp_path / "study/start_s0")[-1] == 2
+    assert checkpoint.rounds(tmp_path / "study/ditto_s0")[-1] == 3
+    assert not (tmp_path / "study/fedavg_s0").exists()
+    html = report.read_text(encoding="utf-8")
+    assert "1 runs in 1 lines" in html and "ditto" in html
+
+
 def test_nothing_begins_with_a_run_that_is_not_done(tmp_path: Path) -> None:
     study = write(tmp_path, start={"algorithm": "fedavg"}, axes={}, seeds=[0])
     start, point = points(study_of(study))

@@ -27,6 +27,7 @@ from .oracle import Server, average
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
+    from ..data.federated import Data
     from ..federation import Federation
 
 
@@ -36,6 +37,10 @@ class IFCA(Algorithm):
     kind: Literal["ifca"] = "ifca"
     k: Count = Field(2, description="number of models")
     weights: Literal["samples", "equal"] = Field("samples", description="what a client counts in its cluster's average")
+
+    def fits(self, data: Data) -> None:
+        if self.warm_start is not None and self.k > 1:
+            raise ValueError("algorithm.warm_start: ifca begins with models that differ, not with one; leave it out")
 
     def server(self, theta: Tensor, facts: Facts) -> Server:
         return Server(torch.stack([facts.start(j).to(theta) for j in range(self.k)]))
