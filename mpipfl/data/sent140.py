@@ -28,7 +28,8 @@ class Sent140(TextSource):
     kind: Literal["sent140"] = "sent140"
     path: Path = Field(
         default=Path("sent140/training.1600000.processed.noemoticon.csv"),
-        description=f"The CSV file, relative to data.root or the working directory: {', '.join(COLUMNS)}; latin-1.",
+        description="The CSV file, relative to data.root or the working directory, in UTF-8 or latin-1: "
+        f"{', '.join(COLUMNS)}.",
     )
     length: Count = Field(default=25, description="Words kept of each tweet; shorter ones are filled up.")
 
@@ -50,8 +51,8 @@ class Sent140(TextSource):
 def rows(path: Path) -> Iterator[tuple[int, str, str]]:
     """Label, user and text of each line."""
     count = 0
-    with path.open(encoding="latin-1", newline="") as file:
-        lines = csv.reader(file)
+    with path.open("rb") as file:
+        lines = csv.reader(decoded(line) for line in file)
         try:
             for row in lines:
                 count += 1
@@ -65,3 +66,11 @@ def rows(path: Path) -> Iterator[tuple[int, str, str]]:
             raise DataError(f"{path}, line {lines.line_num}: not a line of CSV ({error}).") from error
     if not count:
         raise DataError(f"{path} is empty.")
+
+
+def decoded(line: bytes) -> str:
+    """The original is latin-1, samples of it that others have made are UTF-8, which says so itself."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError:
+        return line.decode("latin-1")

@@ -29,13 +29,17 @@ PADDING, UNKNOWN, FIRST = 0, 1, 2
 MOST = 2**24 - FIRST  # words whose ids float32 holds
 
 MARKUP = re.compile(r"<!--.*?-->|</?[a-zA-Z!][^<>]*>", re.S)
-WORD = re.compile(r"[^\W_]+")
+CONTRACTED = r"n't|'(?:s|re|ve|ll|m|d)"  # words of their own in the Penn Treebank, and so in GloVe's files
+APART = re.compile(rf"(?<=[^\W_])({CONTRACTED})(?![^\W_])")
+WORD = re.compile(rf"(?<!\S)(?:{CONTRACTED})(?!\S)|[^\W_]+(?:'[^\W_]+)*")
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-case words; markup and punctuation are removed, entities (&lt;) are resolved, apostrophes join (dont)."""
-    text = html.unescape(MARKUP.sub(" ", text)).lower()
-    return WORD.findall(text.replace("'", "").replace("’", ""))
+    """Lower-case words; markup and punctuation are removed, entities (&lt;) are resolved. "Don't" is do and n't, "it's"
+    is it and 's; other apostrophes join (oclock)."""
+    text = html.unescape(MARKUP.sub(" ", text)).lower().replace("’", "'")
+    words = WORD.findall(APART.sub(r" \1 ", text))
+    return [word if word.startswith(("'", "n't")) else word.replace("'", "") for word in words]
 
 
 class Vocabulary(NamedTuple):

@@ -31,9 +31,20 @@ def test_the_original_layout(tmp_path):
     samples = opened(lay(tmp_path), length=4)
     assert samples.labels.tolist() == [0, 1, 1] and samples.users.tolist() == [1, 0, 1] and samples.classes == 2
     fitted = samples.fitted(np.arange(3))
-    assert fitted.vocabulary.words == ("good", "awww", "bad", "café", "is", "thats")
-    assert fitted.read(np.arange(3), 0).tolist() == [[3, 7, 4, 0], [5, 6, 2, 2], [1, 0, 0, 0]]
+    assert fitted.vocabulary.words == ("good", "'s", "awww", "bad", "café", "is", "that")
+    assert fitted.read(np.arange(3), 0).tolist() == [[4, 8, 3, 5], [6, 7, 2, 2], [1, 0, 0, 0]]
     assert Sent140().length == 25 and fitted.users.tolist() == [1, 0, 1]
+
+
+def test_the_same_tweets_in_utf8(tmp_path):
+    """Some lines may be in the one encoding, some in the other."""
+    for lines in (
+        [line.encode() for line in LINES],
+        [LINES[0].encode(), LINES[1].encode(), LINES[2].encode("latin-1")],
+    ):
+        (tmp_path / "tweets.csv").write_bytes(b"\r\n".join(lines))
+        fitted = opened(tmp_path, length=4).fitted(np.arange(3))
+        assert fitted.vocabulary.words == ("good", "'s", "awww", "bad", "café", "is", "that")
 
 
 @pytest.mark.parametrize(
