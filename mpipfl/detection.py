@@ -72,9 +72,10 @@ def margin(logits: Tensor) -> Tensor:
 def marks(partition: Partition, clients: np.ndarray, labels: np.ndarray, states: np.ndarray) -> dict[str, np.ndarray]:
     """Label and state of the test samples of some clients (N, longest), NaN beyond its last."""
     out = {name: np.full((len(clients), partition.n_test.max()), np.nan) for name in ("label", "state")}
-    for row, (start, end) in enumerate(partition.bounds[clients, 2:]):
-        index = partition.index[start:end]
-        out["label"][row, : len(index)], out["state"][row, : len(index)] = labels[index], states[index]
+    for row, client in enumerate(clients):
+        index = partition.index[slice(*partition.bounds[client, 2:])]
+        own = labels[index] if partition.permutation is None else partition.permutation[client][labels[index]]
+        out["label"][row, : len(index)], out["state"][row, : len(index)] = own, states[index]
     return out
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 CHUNK = 64  # samples made at a time
+SIGNAL = 1  # of what makes spectrograms of files: a higher number makes them anew that are kept
 LISTS = ("validation_list.txt", "testing_list.txt")
 
 
@@ -85,6 +86,10 @@ class Audio(Section):
             wanted = "two labels or more are" if len(names) < 2 else f"{self.wake!r}, data.source.wake, is"
             raise DataError(f"{folder} has clips of {', '.join(names)}; {wanted} needed.")
         number = np.array([name == self.wake for name in labels] if self.wake else [names.index(n) for n in labels])
+        _, window, hop = self._lengths()
+        if hop < 1 or window < 2:
+            key, value, least = ("hop", self.hop, 1) if hop < 1 else ("window", self.window, 2)
+            raise DataError(f"data.source.{key}={value:g} s is less than {least} of {self.rate:,} samples a second.")
         shape = (1, self.mels, frames(*self._lengths()))
         if shape[2] < 1:
             raise DataError(f"data.source: a clip of {self.seconds:g} s is shorter than a window of {self.window:g} s.")
@@ -111,8 +116,9 @@ class Audio(Section):
         known = {"*": "[^/]*", "<label>": r"(?P<label>[^/_][^/]*?)"}
         known |= {f"<{name}>": f"(?P<{name}>[^/]+?)" for name in ("speaker", "take")}
         pieces = re.split(r"(\*|<\w+>)", self.pattern)
-        pattern = re.compile("".join(known.get(piece, re.escape(piece)) for piece in pieces))
-        every = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.wav"))
+        pattern = re.compile("".join(known.get(piece, re.escape(piece)) for piece in pieces), re.IGNORECASE)
+        waves = (path for path in folder.rglob("*") if path.suffix.lower() == ".wav")
+        every = sorted(path.relative_to(folder).as_posix() for path in waves)
         found = [match for file in every if (match := pattern.fullmatch(file))]
         if not found:
             there = f"for instance {every[0]}" if every else "and no other wav files"
@@ -137,11 +143,14 @@ class AudioSamples(Samples):
         """What a client's spectrograms depend on, as a name: settings, seed and device, which samples, of which
         files."""
         settings = self.section.model_dump(mode="json", exclude={"cache", "folder", "devices", "wake"})
-        total = hashlib.sha256(json.dumps([settings, self.seed, device]).encode())
+        total = hashlib.sha256(json.dumps([SIGNAL, settings, self.seed, device]).encode())
         total.update(np.ascontiguousarray(indices, "<i8").tobytes())
         for clip in np.unique(indices // self.takes):
             path = self.folder / self.files[clip]
-            about = path.stat()
+            try:
+                about = path.stat()
+            except OSError as error:
+                raise DataError(f"{path} cannot be read ({error.strerror}).") from None
             total.update(f"{path} {about.st_size} {about.st_mtime_ns}\n".encode())
         return total.hexdigest()[:32]
 

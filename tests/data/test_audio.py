@@ -4,7 +4,7 @@ import gc
 import math
 import os
 import re
-import tracemalloc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -156,12 +156,33 @@ def test_broken_files(tmp_path):
         (tmp_path / "a.wav").write_bytes(content)
         with pytest.raises(DataError, match=message):
             read_wave(tmp_path / "a.wav", 2000, 100)
+    for rate in (0, 999, 400_000, 1_999_999_973):
+        (tmp_path / "a.wav").write_bytes(whole[:24] + rate.to_bytes(4, "little") + whole[28:])
+        with pytest.raises(DataError, match=rf"1 channels of {rate:,} samples a second"):
+            read_wave(tmp_path / "a.wav", 2000, 100)
+    (tmp_path / "a.wav").write_bytes(whole[:34] + b"\x0c" + whole[35:])
+    with pytest.raises(DataError, match="has 12 bits a sample"):
+        read_wave(tmp_path / "a.wav", 2000, 100)
+    (tmp_path / "a.wav").write_bytes(whole[:12] + whole[36:])
+    with pytest.raises(DataError, match="it has no 'fmt ' part"):
+        read_wave(tmp_path / "a.wav", 2000, 100)
     with pytest.raises(DataError, match="has 24 bits a sample; convert it to 16-bit PCM"):
         read_wave(write_wave(tmp_path / "b.wav", np.zeros(9), width=3), 2000, 100)
     with pytest.raises(DataError, match="holds 0 of 0 samples"):
         read_wave(write_wave(tmp_path / "c.wav", np.zeros(0)), 2000, 100)
     with pytest.raises(DataError, match=r"gone.wav cannot be read"):
         read_wave(tmp_path / "gone.wav", 2000, 100)
+
+
+def test_parts_that_say_nothing_and_long_names_of_a_format(tmp_path):
+    """A list of titles of odd length before the sound, and 16-bit PCM by WAVE_FORMAT_EXTENSIBLE."""
+    ramp = np.arange(1, 9) / 64
+    whole = write_wave(tmp_path / "a.wav", ramp).read_bytes()
+    titles = b"LIST" + (5).to_bytes(4, "little") + b"title\0"
+    more = (22).to_bytes(2, "little") + bytes(6) + (1).to_bytes(2, "little") + bytes(14)
+    extensible = b"fmt " + (40).to_bytes(4, "little") + b"\xfe\xff" + whole[22:36] + more
+    (tmp_path / "b.wav").write_bytes(whole[:12] + titles + extensible + titles + whole[36:] + titles)
+    np.testing.assert_array_equal(read_wave(tmp_path / "b.wav", 2000, 8), np.float32(ramp))
 
 
 def test_clips_are_cut_padded_mixed_and_resampled(tmp_path):
@@ -242,6 +263,33 @@ def test_a_chain_is_its_formula():
     for row in range(3):
         heard = 2 * np.convolve(x[row], h)[:300] + 0.1 * noise[row]
         np.testing.assert_allclose(got[row], np.clip(heard, -1.5, 1.5), atol=1e-12)
+
+
+def test_a_devices_chain_by_definition():
+    """From the draws on: echoes that die away by 60 dB in their time and are as strong as said beside the voice, and a
+    response that goes straight between octaves on a scale of dB and pitch."""
+    rate, samples, device = 8000, 1000, 3
+    draw = generator(5, "audio: device", device)
+    gain, noise, limit = draw.uniform(-9, 9), draw.uniform(-60, -40), draw.uniform(0.2, 1.0)
+    echo, wet = draw.uniform(0.1, 0.4), draw.uniform(0, 1)
+    tail = enumerate(draw.standard_normal(2400))
+    room = np.array([x * math.exp(-math.log(1000) * n / (echo * rate)) for n, x in tail])
+    room *= wet / math.sqrt(sum(room**2))
+    room[0] = 1
+    octaves = draw.uniform(-9, 9, 9)
+    chain = devices.chain(5, device, samples, rate)
+    assert chain[1:] == pytest.approx((10 ** (gain / 20), 10 ** (noise / 20), limit), rel=1e-12)
+    assert len(chain.filter) == 3400 // 2 + 1
+    for bin in (0, 7, 100, 400, 1234, 1700):
+        pitch = max(bin * rate / 3400, 31.25)
+        octave = min(int(math.log2(pitch / 31.25)), 7)
+        share = math.log2(pitch / 31.25) - octave
+        decibels = (1 - share) * octaves[octave] + share * octaves[octave + 1]
+        heard = sum(x * np.exp(-2j * np.pi * bin * n / 3400) for n, x in enumerate(room))
+        assert complex(chain.filter[bin]) == pytest.approx(heard * 10 ** (decibels / 20), rel=1e-9)
+    others = [devices.chain(5, number, samples, rate) for number in range(5)]
+    assert len({other.gain for other in others}) == 5 and others[3].gain == chain.gain
+    assert devices.chain(6, device, samples, rate).gain != chain.gain
 
 
 @pytest.mark.parametrize(("state", "least", "most"), [("playback", 3, 15), ("alarm", 0, 12)])
@@ -337,20 +385,24 @@ def test_without_a_place_to_keep_it(words):
 
 
 def test_memory_does_not_grow_with_the_number_of_clips(words, monkeypatch):
-    """Nothing but the file holds all spectrograms: four times as many take no more memory."""
-    chunks = []
-    monkeypatch.setattr(audio, "log_mel", lambda sounds, *a: chunks.append(len(sounds)) or log_mel(sounds, *a))
-    peaks = []
-    for count in (64, 128, 512):  # whole chunks; the first is a warm-up
-        samples = opened(words, devices=0, states=["normal"])
-        samples.files = samples.files[:1] * count
+    """Spectrograms are written as they are made: of all chunks only the one at hand, and the one before it, are there
+    at the same time."""
+    alive, most, made = weakref.WeakSet(), [], []
+
+    def counted(*arguments):
+        out = log_mel(*arguments)
         gc.collect()
-        tracemalloc.start()
-        samples.read(np.arange(count), 0)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert max(chunks) == audio.CHUNK and sum(chunks) == 704
-    assert peaks[2] - peaks[1] < 384 * 16 * 16 * 4 / 3  # bytes of the spectrograms between
+        alive.add(out)
+        most.append(len(alive))
+        made.append(len(out))
+        return out
+
+    monkeypatch.setattr(audio, "log_mel", counted)
+    samples = opened(words, devices=0, states=["normal"])
+    samples.files = samples.files[:1] * 512
+    found = samples.read(np.arange(512), 0)
+    assert max(made) == audio.CHUNK and sum(made) == 512 == len(found) and isinstance(found, np.memmap | np.ndarray)
+    assert max(most) <= 2
 
 
 def test_spoken_digits(real_data, tmp_path):
