@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from ..cohort import Cohort
     from ..data.federated import Data
     from ..federation import Federation
+
+
+BLOCK = 1 << 14  # columns
 
 
 class Nothing(NamedTuple):
@@ -140,6 +143,12 @@ class Algorithm(Section):
 def col(x: Tensor) -> Tensor:
     """A number per client as a column, to go with rows of vectors."""
     return x[:, None]
+
+
+def blocks(x: Tensor) -> Iterator[slice]:
+    """Some columns of x (m, d) at a time: what is made of them stays in cache, where a temporary as long as all models
+    would be new memory from the system, page by page, for each operation."""
+    yield from (slice(start, start + BLOCK) for start in range(0, x.shape[1], BLOCK))
 
 
 F = TypeVar("F", bound=Callable[..., Any])

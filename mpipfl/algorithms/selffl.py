@@ -43,7 +43,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from ..section import Count, Fraction, NonNegative, Positive
-from .base import Algorithm, Facts, Models, col
+from .base import Algorithm, Facts, Models, blocks, col
 from .selffl_server import Server, average, average_of_clusters, variance_between
 from .selffl_traps import collapse, runaway
 from .uncertainty import BY_EQUATION, local_steps, observe
@@ -154,7 +154,11 @@ class SelfFL(Algorithm):
         if self.start == "global":
             return server.theta.expand_as(own)
         part = torch.where((clients.seen > 0) & part.isfinite(), part, 0.0)
-        return (server.theta - col(part) * (own.double() - server.theta)).float()
+        starts = torch.empty_like(own)
+        for some in blocks(own):
+            theta = server.theta[some]
+            starts[:, some] = theta - col(part) * (own[:, some].double() - theta)
+        return starts
 
     def lengths(self, sigma2: Tensor, known: Tensor, rest: Tensor, cohort: Cohort) -> tuple[Tensor, Tensor]:
         """l by (8), and which rule gave it"""

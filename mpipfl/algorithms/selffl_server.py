@@ -24,13 +24,13 @@ class Server(NamedTuple):
 
 def variance_between(server: Server, x: Tensor, fl: Federation) -> Server:
     """sigma_0²: the variance of the active clients' models, summed over coordinates, shifted by theta"""
-    far = x - server.theta
+    far, one = x - server.theta, torch.ones(len(x)).to(server.sigma2_0)
 
     def variance(old: Server, sums: Any) -> Server:
         mean = sums.far / sums.n
         return old._replace(sigma2_0=(sums.square / sums.n - mean.square().sum()).clamp(min=0))
 
-    return fl.aggregate(variance, server, far=far, square=squared(far), n=torch.ones_like(squared(far)))
+    return fl.aggregate(variance, server, far=far, square=squared(far), n=one)
 
 
 def average(server: Server, x: Tensor, weight: Tensor, a: float, fl: Federation) -> Server:

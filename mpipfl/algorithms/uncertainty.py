@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .base import col
+from .base import blocks, col
 
 BY_EQUATION, UNKNOWN, TOO_SMALL = 0, 1, 2  # which rule gave a client its steps
 
@@ -18,9 +18,13 @@ def observe(mean: Tensor, var: Tensor, seen: Tensor, x: Tensor) -> tuple[Tensor,
     mean_t = (t-1)/t mean_(t-1) + x_t / t
     var_t  = (t-1)/t var_(t-1) + (t-1)/t |mean_t - mean_(t-1)|² + |x_t - mean_t|² / t
     """
-    t = (seen + 1).double()
-    new = mean + (x - mean) / col(t)
-    return new, (t - 1) / t * (var + squared(new - mean)) + squared(x - new) / t, seen + 1
+    t, new = (seen + 1).double(), torch.empty_like(mean)
+    moved, apart = torch.zeros_like(t), torch.zeros_like(t)
+    for some in blocks(x):
+        new[:, some] = mean[:, some] + (x[:, some] - mean[:, some]) / col(t)
+        moved += squared(new[:, some] - mean[:, some])
+        apart += squared(x[:, some] - new[:, some])
+    return new, (t - 1) / t * (var + moved) + apart / t, seen + 1
 
 
 def local_steps(
@@ -38,4 +42,7 @@ def local_steps(
 
 def squared(x: Tensor) -> Tensor:
     """|x|² of each row, float64."""
-    return x.double().square().sum(1)
+    total = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    for some in blocks(x):
+        total += x[:, some].double().square().sum(1)
+    return total
