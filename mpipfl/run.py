@@ -73,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = parser().parse_intermixed_args(arguments)
+    if options.resume and options.overwrite:
+        parser().error("--resume goes on with a run, --overwrite replaces it: give one of them")
     if options.ranks is not None:
         return launch.ranks(options.ranks, ["-m", "mpipfl.run", *launch.without_ranks(arguments)])
     comm = Comm()
@@ -158,8 +160,8 @@ def train(
 def before(comm: Comm, config: Config, made: Plan, running: list[Experiment]) -> int:
     """The run that another one begins with, or what is left of it to do."""
     try:
-        plan = made._replace(method=config.algorithm)
-        return train(comm, config, plan, RunFolder(config.folder), True, False, running)
+        plan, begun = made._replace(method=config.algorithm), (config.folder / "config.yaml").exists()
+        return train(comm, config, plan, RunFolder(config.folder), begun, False, running)
     except Settled as settled:  # it is finished, or cannot be
         return settled.code
 
@@ -296,6 +298,8 @@ def complain(comm: Comm, error: BaseException, experiment: Experiment | None) ->
         if named := getattr(error, "clients", None):
             where.append("client " + ", ".join(map(str, named)))
     cause = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+    if isinstance(error, KeyboardInterrupt):
+        cause = "interrupted; --resume goes on from the last checkpoint (SIGUSR1 ends a run after its round)"
     text = f"mpipfl: {', '.join(where)}: {cause}"
     if experiment is not None and not isinstance(error, UserError | KeyboardInterrupt):
         log = experiment.folder.path / "log.txt"

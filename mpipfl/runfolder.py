@@ -15,7 +15,7 @@ from typing import Any
 
 import h5py
 
-from . import __version__, checkpoint, volumes
+from . import __version__, checkpoint, volumes, warm
 from .config import Config, dump, load
 from .data.partition import Partition
 from .errors import ConfigError
@@ -59,20 +59,39 @@ class RunFolder:
                 f"or give another name (name=...)"
             )
         if started:
+            self._keep_origin(config)
             shutil.rmtree(self.path)
         return None, []
+
+    def _keep_origin(self, config: Config) -> None:
+        """Refuse to delete what the new run is to be made from."""
+        begin, newcomers = config.algorithm.warm_start, config.newcomers
+        origins = {
+            warm.RUN: None if begin is None else begin.run,
+            "--personalize": None if newcomers is None else newcomers.run,
+        }
+        for key, origin in origins.items():
+            if origin is not None and origin.resolve().is_relative_to(self.path.resolve()):
+                raise ConfigError(
+                    f"--overwrite would delete {origin}, which the new run begins with ({key}); "
+                    f"give the new one another name (name=...)"
+                )
 
     def _resume(self, config: Config, started: bool) -> tuple[int | None, list[str]]:
         if not started:
             return None, [f"{self.path} holds no run yet: starting at round 0"]
         round, lines = checkpoint.newest(self.path)
-        if round is None:
+        before = self.path / warm.FOLDER
+        if round is None and checkpoint.newest(before)[0] is None:
             return None, [*lines, "no whole checkpoint: starting at round 0"]
-        if checkpoint.config_of(self.path, round) != config.digest:
+        made = load(self.path / "config.yaml").digest if round is None else checkpoint.config_of(self.path, round)
+        if made != config.digest:
             raise ConfigError(
                 f"{self.path} was made with other settings: {differences(load(self.path / 'config.yaml'), config)}. "
                 f"Resume with the same ones, or give another name (name=...)"
             )
+        if round is None:
+            return None, [*lines, f"going on with what it begins with, {before}"]
         if round > config.all_rounds:
             raise ConfigError(
                 f"{self.path} has done {round} rounds already; resume with rounds={round} or more, not {config.rounds}"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from .config import load, read
-from .errors import ConfigError
+from .config import Config, load, read
+from .errors import ConfigError, UserError
+from .runfolder import differences
 from .section import Count, Natural, Section
 
 
@@ -87,13 +89,38 @@ class Point(NamedTuple):
         return self.start is None and self.study.start is not None
 
     @property
+    def config(self) -> Config:
+        return loaded(self.study.base, tuple(self.overrides))
+
+    @property
+    def difference(self) -> str:
+        """In what the run in its folder was made otherwise; empty where it is this one, as far as it has got."""
+        path = self.folder / "config.yaml"
+        try:
+            made = loaded(path, (), path.stat().st_mtime_ns)
+        except (UserError, OSError) as error:
+            return str(error)
+        if made.digest != self.config.digest:
+            return differences(made, self.config)
+        return f"rounds was {made.rounds}, is {self.config.rounds}" if made.rounds > self.config.rounds else ""
+
+    @property
     def state(self) -> str:
-        """done, failed, begun or new"""
+        """done, failed, begun, new; or other: of other settings, and so no run of this study"""
         if (self.folder / "summary.json").exists():
-            return "done"
+            if self.difference:
+                return "other"
+            made = loaded(self.folder / "config.yaml", (), (self.folder / "config.yaml").stat().st_mtime_ns)
+            return "done" if made.rounds == self.config.rounds else "begun"
         if (self.folder / "failed.txt").exists():
             return "failed"
         return "begun" if (self.folder / "config.yaml").exists() else "new"
+
+
+@cache
+def loaded(path: Path, overrides: tuple[str, ...], changed: int = 0) -> Config:
+    """An experiment, read once for each time that its file was changed."""
+    return load(path, overrides)
 
 
 def written(value: Any) -> str:
@@ -118,12 +145,12 @@ def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
             if study.start is not None:
                 start = start_of(study, combination, seed, tuple(more))
                 if start.name not in starts:
-                    load(study.base, start.overrides)
+                    _ = start.config  # complains
                     yield start
                 starts.add(start.name)
                 begin = {"algorithm.warm_start": {"run": str(start.folder)}}
                 point = point._replace(settings=point.settings | begin, start=start.folder)
-            load(study.base, point.overrides)
+            _ = point.config
             yield point
 
 

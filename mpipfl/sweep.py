@@ -19,9 +19,10 @@ A study is a base configuration, axes of named settings, and seeds; every combin
                                    # and model), whose model all others begin with: their algorithm.warm_start
 
 Runs that are done are skipped, those that stopped in the middle go on, so a study can be started again at any time;
-those that failed are listed, and tried again with --retry. At the end one line for each combination: means over seeds;
-with -o and --tables the report of the runs that are done, one for each kind of data. On a Slurm cluster, --slurm
-submits them as a job array (see slurm/README.md).
+those that failed are listed, and tried again with --retry; folders of other settings (of a trial with fewer samples,
+say) are left out and told. At the end one line for each combination: means over seeds; with -o and --tables the report
+of the runs that are done, one for each kind of data. On a Slurm cluster, --slurm submits them as a job array (see
+slurm/README.md).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import array, launch, report
-from .config import load, nearest
+from .config import nearest
 from .errors import UserError
 from .experiment import INTERRUPTED
 from .history import KINDS
@@ -77,6 +78,7 @@ def run(point: Point, running: set[Job]) -> bool:
         job = subprocess.Popen(
             [*launch.launcher(point.study.ranks), *command],
             env=launch.environment() | {"MPIPFL_PROGRESS": "lines"}, stdout=output, stderr=output,
+            start_new_session=True,  # a terminal's Ctrl-C is for the study, which asks its runs to end
         )  # fmt: skip
         running.add(job)
         code = job.wait()
@@ -114,7 +116,7 @@ def run_all(todo: Sequence[Point], side_by_side: int) -> bool:
         ended = "done" if run(point, running) else failed if point.state == "failed" else "is trained elsewhere"
         return f"{point.name}: {ended} ({time.perf_counter() - start:.0f} s)"
 
-    for asking in (signal.SIGTERM, signal.SIGUSR1):
+    for asking in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(asking, stop)
     with ThreadPoolExecutor(side_by_side) as pool:
         results = [pool.submit(one, point) for point in todo]
@@ -186,7 +188,7 @@ def report_all(all_points: Sequence[Point], output: Path | None, tables: Path | 
     groups: dict[str, list[Point]] = {}
     for point in all_points:
         if point.state == "done" and not point.begins:
-            data = load(point.study.base, point.overrides).data
+            data = point.config.data
             groups.setdefault(data.model_dump_json(), []).append(point)
     code = 0
     for group in groups.values():
@@ -269,14 +271,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     Console(width=None if sys.stdout.isatty() else 120).print(table(every))
     reported = report_all(every, options.output, options.tables)
+    other = [point for point in every if point.state == "other"]
+    for point in other:
+        print(
+            f"left out: {point.folder} has other settings: {point.difference}; delete it, or move it", file=sys.stderr
+        )
     failed = [point for point in every if point.state == "failed"]
     for point in failed:
         reason = (point.folder / "failed.txt").read_text(encoding="utf-8").strip()
         print(f"failed: {point.folder}: {reason}", file=sys.stderr)
-    return 1 if failed else reported
+    return 1 if failed or other else reported
 
 
-STATES = ("done", "failed", "begun", "new")
+STATES = ("done", "failed", "begun", "new", "other")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import h5py
 
-from . import checkpoint, sealed, volumes
+from . import checkpoint, sealed, volumes, warm
 from .config import Config, load
 from .data.partition import Partition
 from .errors import UserError
@@ -40,10 +40,13 @@ def verify(folder: Path) -> int:
     problems = 0
     for found in findings(folder):
         problems += found.problem is not None
-        state = "whole  " if found.problem is None else "DAMAGED"
+        state = "DAMAGED" if found.problem else "       " if found.remark == NOT_YET else "whole  "
         print(f"{state}  {found.name}  {found.problem or found.remark}".rstrip())
-    newest, _ = checkpoint.newest(folder)
-    goes_on = "no checkpoint is whole: --resume begins anew" if newest is None else f"--resume begins at round {newest}"
+    newest, before = (checkpoint.newest(path)[0] for path in (folder, folder / warm.FOLDER))
+    goes_on = "no checkpoint is whole: --resume begins anew"
+    if newest is not None or before is not None:
+        goes_on = f"--resume begins at round {before if newest is None else newest}"
+        goes_on += f" of {warm.FOLDER}" if newest is None else ""
     print(f"{folder}: {f'{problems} damaged file(s)' if problems else 'everything is whole'}; {goes_on}")
     return checkpoint.CheckpointError.code if problems else 0
 
@@ -82,6 +85,9 @@ def findings(folder: Path) -> Iterator[Finding]:
         history, problem = history_of(folder, kept)
         yield Finding("history.h5", problem)
     yield from tables(folder, history, lost)
+    if (folder / warm.FOLDER / "config.yaml").exists():
+        for found in findings(folder / warm.FOLDER):
+            yield found._replace(name=f"{warm.FOLDER}/{found.name}")
     for left in sorted([*folder.glob(".*"), *folder.glob("checkpoints/.*"), *folder.glob("volumes/.*")]):
         yield Finding(str(left.relative_to(folder)), remark="left over by a run that was killed; it can be deleted")
 

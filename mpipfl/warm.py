@@ -44,6 +44,8 @@ def model(config: Config, plan: Plan) -> tuple[Tensor, list[str]]:
     warm = config.algorithm.warm_start
     assert warm is not None
     folder = warm.run or config.folder / FOLDER
+    if not folder.is_dir():
+        raise ConfigError(f"{RUN}: there is no folder {folder}; name a run's, such as runs/quickstart_fedavg")
     round, _ = checkpoint.newest(folder)
     if round is None:
         raise ConfigError(f"{RUN}: {folder} holds no whole checkpoint; name a run's folder")

@@ -203,7 +203,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return results(folder)
 
 
-def test_a_signal_during_the_warm_start(warm: Results, tmp_path: Path) -> None:
+def test_a_signal_during_the_warm_start(warm: Results, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its rounds are saved like all others; the run goes on with them."""
     path = written(tmp_path, **LONG | WARM)
     with started(tmp_path, path, np=3) as job:
@@ -213,6 +213,12 @@ def test_a_signal_during_the_warm_start(warm: Results, tmp_path: Path) -> None:
     assert job.returncode == 75
     (stopped,) = re.findall(r"stopped by a signal after round (\d+); --resume goes on from there", said)
     assert 2 <= int(stopped) < ROUNDS and not (tmp_path / "run/checkpoints").exists()
+    assert main([path, "--resume", "algorithm.warm_start.rounds=5"]) == 2
+    assert f"made with other settings: algorithm.warm_start.rounds was {ROUNDS}, is 5" in capsys.readouterr().err
+    assert main(["--verify", str(tmp_path / "run")]) == 0
+    said = capsys.readouterr().out
+    assert f"whole    warm_start/checkpoints/round_{int(stopped):05d}.h5" in said
+    assert f"everything is whole; --resume begins at round {stopped} of warm_start" in said
     assert main([path, "--resume"]) == 0
     assert differing(results(tmp_path), warm) == []
 

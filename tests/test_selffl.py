@@ -20,6 +20,7 @@ from mpipfl.comm import Comm
 from mpipfl.config import Config, check
 from mpipfl.data.gaussian import best
 from mpipfl.errors import ConfigError
+from mpipfl.runfolder import RunFolder
 
 from .suite import config, content, differing, train
 
@@ -289,8 +290,10 @@ def test_what_a_run_may_begin_with(alone: Comm, tmp_path: Path) -> None:
     (settings.folder / "checkpoints/round_00002.h5").unlink()
     (said,) = begins_with(settings.folder, {})
     assert said.endswith("has not finished; its model is of round 1 of 2")
-    with pytest.raises(ConfigError, match="nowhere holds no whole checkpoint"):
-        begins_with(tmp_path / "nowhere", {})
+    for wrong in ("there is no folder", "holds no whole checkpoint"):
+        with pytest.raises(ConfigError, match=wrong):
+            begins_with(tmp_path / "nowhere", {})
+        (tmp_path / "nowhere").mkdir(exist_ok=True)
 
 
 def test_a_started_run_does_not_need_what_it_began_with(alone: Comm, tmp_path: Path) -> None:
@@ -303,6 +306,18 @@ def test_a_started_run_does_not_need_what_it_began_with(alone: Comm, tmp_path: P
     resumed = train(longer, alone, resume=True)
     whole = train(longer.model_copy(update={"output": tmp_path / "whole"}), alone)
     assert differing(resumed, whole) == []
+
+
+def test_a_run_is_not_deleted_that_the_new_one_begins_with(alone: Comm, tmp_path: Path) -> None:
+    """Nor one in whose folder it is."""
+    settings = config({"algorithm": {"kind": "ditto", "warm_start": {"rounds": 1}}, "rounds": 1}, tmp_path)
+    train(settings, alone)
+    (tmp_path / "other").mkdir()
+    for origin in (settings.folder, settings.folder / "warm_start", tmp_path / "other/../run"):
+        begin = {"algorithm": {"kind": "ditto", "warm_start": {"run": str(origin)}}}
+        with pytest.raises(ConfigError, match=r"--overwrite would delete .*algorithm.warm_start.run.*another name"):
+            RunFolder(settings.folder).prepare(config(begin, tmp_path), resume=False, overwrite=True)
+    assert (settings.folder / "summary.json").exists()
 
 
 def test_models_that_differ_cannot_begin_with_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -140,20 +141,40 @@ def test_a_report_for_each_kind_of_data(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(folders.read_csv(tmp_path / "tables/few/results.csv")) == 2
 
 
-def test_a_signal_is_passed_on_to_the_runs(tmp_path: Path) -> None:
-    """They write their checkpoints, and the study goes on from there."""
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_is_passed_on_to_the_runs(number: signal.Signals, tmp_path: Path) -> None:
+    """They write their checkpoints, and the study goes on from there. A terminal's Ctrl-C is for all in it."""
     study = write(tmp_path, seeds=[0], ranks=2, axes={}, set=STUDY["set"] | {"rounds": 10**6})
     job = subprocess.Popen([sys.executable, "-m", "mpipfl.sweep", str(study)], env=clean_environment(),
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                           start_new_session=True)  # fmt: skip
     (point,) = points(study_of(study))
     while not any(checkpoint.rounds(point.folder)) and job.poll() is None:  # the first is of round 0
         time.sleep(0.1)
-    job.send_signal(signal.SIGUSR1)
+    if number == signal.SIGINT:
+        os.killpg(job.pid, number)
+    else:
+        job.send_signal(number)
     said, problems = job.communicate(timeout=120)
     assert job.returncode == 75, said + problems
     assert point.state == "begun" and checkpoint.rounds(point.folder)[-1] > 0
     assert "stopped by a signal after round" in (point.folder / "output.txt").read_text()
     assert "start the study again to go on" in problems and "Traceback" not in problems
+
+
+def test_runs_of_other_settings_are_no_runs_of_the_study(tmp_path: Path) -> None:
+    """A trial with fewer samples stands in the way, and is told; one with fewer rounds goes on."""
+    study = write(tmp_path, seeds=[0, 1], axes={})
+    assert start(study, "--only", "s0", "data.samples=200").returncode == 0
+    assert start(study, "--only", "s1").returncode == 0
+    ran = start(study, "rounds=2", "-o", tmp_path / "report.html")
+    assert ran.returncode == 1
+    assert "2 runs: 0 done, 0 failed, 1 begun, 0 new, 1 other" in ran.stdout
+    why = "data.samples was 200, is 300; delete it, or move it"
+    assert f"left out: {tmp_path}/study/s0 has other settings: {why}" in ran.stderr
+    assert checkpoint.rounds(tmp_path / "study/s1")[-1] == 2 and checkpoint.rounds(tmp_path / "study/s0")[-1] == 1
+    assert re.search(r"base +│ personal │ +1 │", ran.stdout)
+    assert "1 runs in 1 lines" in (tmp_path / "report.html").read_text()
 
 
 def test_a_launcher_that_only_says_that_all_is_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
