@@ -257,7 +257,10 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     first, code = comm.size - int(failed[0]) // 1000, int(failed[0]) % 1000
     if comm.rank == first:
         where = "" if isinstance(problem, ConfigError) or comm.size == 1 or first == 0 else f"rank {first}: "
-        print(f"mpipfl: {where}{problem}", file=sys.stderr, flush=True)
+        said = str(problem)
+        if isinstance(problem, OSError) and problem.filename is not None:
+            said = f"{problem.filename}: {problem.strerror}"
+        print(f"mpipfl: {where}{said}", file=sys.stderr, flush=True)
     comm.barrier()
     raise Settled(code)
 

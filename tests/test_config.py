@@ -284,6 +284,7 @@ def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"kind": "no_such_module:Net"}, "model.kind: cannot import 'no_such_module:Net' .*importable from the folder"),
         ({"kind": "own_models:Nett"}, "model.kind: cannot import 'own_models:Nett' .*has no attribute 'Nett'"),
         ({"kind": "own_broken:Net"}, "model.kind: cannot import 'own_broken:Net' .*SyntaxError"),
+        ({"kind": "own_models:__name__"}, "model.kind: own_models:__name__ is a str; name a class"),
         ({"kind": "own_models:text"}, "model.kind: own_models:text makes a str, not a torch.nn.Module"),
         ({"kind": "own_models:broken"}, "model.args: own_models:broken cannot be made with {} .*KeyError: 'weights'"),
         ({"kind": "own_models:Good", "args": {"depth": 3}}, "model.args: own_models:Good cannot be made with.*'depth'"),

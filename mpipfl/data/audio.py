@@ -66,6 +66,11 @@ class Audio(Section):
             raise ValueError("has <label> once, and <speaker> and <take> once or not at all")
         return value
 
+    @field_validator("wake", mode="before")
+    @classmethod
+    def _a_digit(cls, value: object) -> object:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
     @field_validator("states")
     @classmethod
     def _once(cls, value: tuple[State, ...]) -> tuple[State, ...]:
@@ -84,7 +89,8 @@ class Audio(Section):
         names = sorted(set(labels))
         if len(names) < 2 or (self.wake is not None and self.wake not in names):
             wanted = "two labels or more are" if len(names) < 2 else f"{self.wake!r}, data.source.wake, is"
-            raise DataError(f"{folder} has clips of {', '.join(names)}; {wanted} needed.")
+            some = ", ".join(names[:10]) + (f" ... ({len(names):,} labels)" if len(names) > 10 else "")
+            raise DataError(f"{folder} has clips of {some}; {wanted} needed.")
         number = np.array([name == self.wake for name in labels] if self.wake else [names.index(n) for n in labels])
         _, window, hop = self._lengths()
         if hop < 1 or window < 2:

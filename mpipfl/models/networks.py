@@ -222,6 +222,8 @@ class Imported(Network):
                 f"model.kind: cannot import {self.kind!r} ({type(error).__name__}: {error}); it must be importable "
                 f"from the folder you start in"
             ) from None
+        if not callable(make):
+            raise ConfigError(f"model.kind: {self.kind} is a {type(make).__name__}; name a class, or a function")
         offered = {"shape": shape, "classes": classes, "num_classes": classes}
         takes = inspect.signature(make).parameters
         try:

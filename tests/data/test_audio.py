@@ -123,6 +123,12 @@ def test_takes_of_a_clip_stay_together_and_speakers_apart(words):
         ({"wake": "maybe"}, "has clips of no, yes; 'maybe', data.source.wake, is needed"),
         ({"pattern": "<label>_s0_0.wav", "wake": "no"}, None),
         ({"pattern": "no_<label>_<take>.wav", "wake": "no"}, "clips of s0, s1, s2; 'no'"),
+        (
+            {"pattern": "<label>.wav", "wake": 7},
+            r"clips of no_s0_0, .*, no_s2_1 \.\.\. \(24 labels\); '7', data.source.wake",
+        ),
+        ({"hop": 1e-4}, "hop=0.0001 s is less than 1 of 2,000 samples a second"),
+        ({"window": 7e-4}, "window=0.0007 s is less than 2 of 2,000 samples a second"),
         ({"devices": 5}, "devices is 5, but there are only 4 clients"),
         ({"mels": 90}, "mels=90 are too many for windows of 128 samples"),
         ({"window": 0.6}, "a clip of 0.5 s is shorter than a window of 0.6 s"),
