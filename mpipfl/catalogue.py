@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import psutil
@@ -11,32 +11,54 @@ import torch
 from . import world
 from .algorithms import METHODS
 from .comm import Comm
-from .config import Config, classes
+from .config import Config, classes, nearest
 from .data.federated import Data
+from .errors import ConfigError
 from .models import NETWORKS
 from .models.networks import Imported
 from .placement import place
 from .section import Section
 
 
+def kinds() -> dict[str, tuple[str, list[type[Section]]]]:
+    """What there is several kinds of: path -> what they are, and their sections."""
+    inside = {name: list(reversed(list(classes(Data, name)))) for name in ("source", "partition", "shift")}
+    return {
+        "algorithm": ("methods", list(METHODS)),
+        "model": ("models", [*NETWORKS, Imported]),
+        "data.source": ("data sources", inside["source"]),
+        "data.partition": ("partitions", inside["partition"]),
+        "data.shift": ("shifts", inside["shift"]),
+    }
+
+
 def listing() -> str:
     """Every kind of everything, one line each."""
-    groups: dict[str, Any] = {
-        "methods (algorithm)": METHODS,
-        "models (model)": (*NETWORKS, Imported),
-        "data sources (data.source)": reversed(list(classes(Data, "source"))),
-        "partitions (data.partition)": reversed(list(classes(Data, "partition"))),
-        "shifts (data.shift)": reversed(list(classes(Data, "shift"))),
-    }
     lines = []
-    for title, sections in groups.items():
-        lines += ["", title]
+    for path, (title, sections) in kinds().items():
+        lines += ["", f"{title} ({path})"]
         for section in sections:
             own = ", ".join(k for k in section.entries() if k not in ("kind", "warm_start"))
             lines.append(
                 f"  {section.model_fields['kind'].default:<22} {section.line()}" + (f" [{own}]" if own else "")
             )
     return "\n".join(lines[1:])
+
+
+def keys_of(kind: str | None) -> str:
+    """Every key of a configuration, or of one kind of method, model, source, partition or shift."""
+    if kind is None:
+        return f"{keys()}\n\nKinds have keys of their own: --keys ditto, --keys emnist ...; --list names them"
+    found = {
+        path: section
+        for path, (_, sections) in kinds().items()
+        for section in sections
+        if section.model_fields["kind"].default == kind
+    }
+    if not found:
+        known = [s.model_fields["kind"].default for _, sections in kinds().values() for s in sections]
+        raise ConfigError(f"--keys {kind}: there is no such kind{nearest(kind, known)}; --list names them")
+    return "\n".join(f"{path}={kind}: {section.line()}\n{keys(section, path + '.')}" for path, section in found.items())
 
 
 def keys(section: type[Section] = Config, path: str = "") -> str:

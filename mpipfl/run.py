@@ -65,7 +65,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--verify", type=Path, metavar="RUN", help="read all of a run's folder; say what is whole")
     parser.add_argument("--finished", action="store_true", help="is this run finished? Exit code 0 if so, else 1")
     parser.add_argument("--list", action="store_true", help="every method, model, source, partition and shift")
-    parser.add_argument("--keys", action="store_true", help="every key of the configuration with its default")
+    parser.add_argument(
+        "--keys", action="store_true", help="every key with its default; --keys KIND: a method's, a model's ..."
+    )
     parser.add_argument("-n", "--ranks", type=int, metavar="N", help="start N ranks on this machine with mpirun")
     return parser
 
@@ -85,8 +87,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def start(comm: Comm, options: argparse.Namespace) -> int:
     """What the command line asks for; the exit code, the same on all ranks unless one has more to tell."""
     if options.list or options.keys:
+        try:
+            said = catalogue.listing() if options.list else catalogue.keys_of(options.config)
+        except UserError as error:
+            if comm.is_server:
+                print(f"mpipfl: {error}", file=sys.stderr)
+            return error.code
         if comm.is_server:
-            print(catalogue.listing() if options.list else catalogue.keys())
+            print(said)
         return 0
     if options.verify is not None:
         return verify(options.verify) if comm.is_server else 0

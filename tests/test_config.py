@@ -238,6 +238,16 @@ def test_keys_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
         assert {name, *(f"{name}.{key}" for key in inner)} <= shown
 
 
+def test_keys_of_a_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    """All of every method's; two kinds may have one name."""
+    for method in algorithms.METHODS:
+        assert main(["--keys", method.model_fields["kind"].default]) == 0
+        shown = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+        assert {f"algorithm.{name}" for name in method.entries()} <= {line.rstrip(":") for line in shown}
+    assert main(["--keys", "ditoo"]) == 2
+    assert "--keys ditoo: there is no such kind (did you mean ditto?); --list names them" in capsys.readouterr().err
+
+
 # ---------------------------------------------------------------------- one's own model
 
 MODELS = """
