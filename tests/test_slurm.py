@@ -214,7 +214,7 @@ def test_a_study_as_an_array(
     job = int(said.split("job array ")[1].split(":")[0])
     tasks = cluster.wait(job)
     assert sorted(task["JobState"] for task in tasks) == ["COMPLETED", "FAILED"]
-    assert sweep.main([str(path), "--slurm"]) == 0
+    assert sweep.main([str(path), "train.lr=0.07", "--slurm"]) == 0
     said = capsys.readouterr().out
     assert "2 runs: 1 done, 1 failed" in said and "job array" not in said
     done = (tmp_path / "study/fedavg_s0/output.txt").read_text()

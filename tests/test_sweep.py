@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from mpipfl import checkpoint, launch, sweep
-from mpipfl.config import load
+from mpipfl.config import dump, load
 from mpipfl.lock import Lock
 from mpipfl.study import points, study_of, written
 
@@ -135,6 +135,7 @@ def test_a_report_for_each_kind_of_data(tmp_path: Path, capsys: pytest.CaptureFi
         config = load(STUDY["base"], point.overrides)
         method, data = config.algorithm.kind, config.data.model_dump(mode="json")
         folders.write(point.folder, method, folders.rising(2, 4, 0.5), seed=point.seed, data=data, more=best)
+        (point.folder / "config.yaml").write_text(dump(config), encoding="utf-8")
     assert sweep.main([str(study), "-o", str(tmp_path / "all.html"), "--tables", str(tmp_path / "tables")]) == 0
     assert capsys.readouterr().out.count(": 4 runs, ") == 2
     assert sorted(p.name for p in tmp_path.glob("*.html")) == ["all_few.html", "all_iid.html"]
