@@ -55,7 +55,7 @@ class Experiment:
         self.survival = Survival(comm, report, config.fault_tolerance.mode)
         self.watchdog = Watchdog(comm, report, config.fault_tolerance.stall_seconds, folder.path)
         self.device = world.device(config, comm)
-        self.store = store or world.store(plan, comm, self.device)
+        self.store = world.store(plan, comm, self.device) if store is None else store
         self.method = plan.method
         self.clients = plan.partition.clients
         self.fl = Federation(comm, self.telemetry, self.clients, config.reduce, config.nonfinite)

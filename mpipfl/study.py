@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -105,13 +106,21 @@ class Point(NamedTuple):
         return f"rounds was {made.rounds}, is {self.config.rounds}" if made.rounds > self.config.rounds else ""
 
     @property
+    def ended(self) -> bool:
+        """Whether its summary is of all its rounds: a run that is to go on has an earlier end's until it is done."""
+        try:
+            summary = json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))
+            return bool(summary["rounds"] == self.config.rounds)
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
+
+    @property
     def state(self) -> str:
         """done, failed, begun, new; or other: of other settings, and so no run of this study"""
-        if (self.folder / "summary.json").exists():
-            if self.difference:
-                return "other"
-            made = loaded(self.folder / "config.yaml", (), (self.folder / "config.yaml").stat().st_mtime_ns)
-            return "done" if made.rounds == self.config.rounds else "begun"
+        if (self.folder / "summary.json").exists() and self.difference:
+            return "other"
+        if self.ended:
+            return "done"
         if (self.folder / "failed.txt").exists():
             return "failed"
         return "begun" if (self.folder / "config.yaml").exists() else "new"

@@ -168,6 +168,8 @@ def test_runs_of_other_settings_are_no_runs_of_the_study(tmp_path: Path) -> None
     study = write(tmp_path, seeds=[0, 1], axes={})
     assert start(study, "--only", "s0", "data.samples=200").returncode == 0
     assert start(study, "--only", "s1").returncode == 0
+    longer = load(STUDY["base"], [*next(iter(points(study_of(study), ["rounds=2"]))).overrides, "name=s1", "seed=1"])
+    (tmp_path / "study/s1/config.yaml").write_text(dump(longer), encoding="utf-8")  # begun to go on, and killed
     ran = start(study, "rounds=2", "-o", tmp_path / "report.html")
     assert ran.returncode == 1
     assert "2 runs: 0 done, 0 failed, 1 begun, 0 new, 1 other" in ran.stdout
