@@ -43,6 +43,11 @@ class Split(Section):
         "client's classes (subclasses, users), shared with the other clients that have these. All others are train.",
     )
     lists: bool = Field(default=False, description="Divided by the source's own lists (Speech Commands) instead.")
+    users: bool = Field(
+        default=False,
+        description="The shares are of all users (speakers, writers), drawn by the seed, not of each client's samples: "
+        "no client is tested on somebody that any client trains on.",
+    )
 
     @model_validator(mode="after")
     def _leaves_something_to_train_on(self) -> Split:
@@ -52,6 +57,9 @@ class Split(Section):
             )
         if self.lists and self.model_fields_set & {"validation", "test"}:
             raise ValueError("give lists, or validation and test, not both")
+        if self.users and (self.lists or self.test == "official"):
+            other = "lists" if self.lists else "test=official"
+            raise ValueError(f"give users with shares, or {other}, not both")
         return self
 
     @property
@@ -62,7 +70,12 @@ class Split(Section):
     @property
     def floor(self) -> int:
         """The least samples that make every part non-empty."""
-        return 1 + (self.validation > 0) + (self.own_test > 0)
+        return int(self.wanted.sum())
+
+    @property
+    def wanted(self) -> np.ndarray:
+        """Which parts (3) every client has."""
+        return np.array([True, self.validation > 0, self.own_test > 0])
 
     def sizes(self, totals: np.ndarray) -> np.ndarray:
         """(M, 3) samples for train, validation and test; totals of at least `floor` leave none empty."""
@@ -145,7 +158,11 @@ def sizes_of(data: Data, samples: MadeSamples) -> np.ndarray:
     for wrong, key, advice in (
         (not isinstance(data.partition, Natural), f"partition={data.partition.kind}", "take partition=natural"),
         (data.samples is not None, f"samples={data.samples}", "its own keys say how many a client has; leave it out"),
-        (data.split.lists or data.split.test == "official", "split", "give shares, for instance split.test=0.2"),
+        (
+            data.split.lists or data.split.users or data.split.test == "official",
+            "split",
+            "give shares of their samples, for instance split.test=0.2",
+        ),
     ):
         if wrong:
             raise DataError(f"data.{key}: with data.source={kind} every client makes its own samples; {advice}")
@@ -189,7 +206,9 @@ def shares(data: Data, samples: Samples, seed: int, among: np.ndarray | None) ->
     shuffled = [generator(seed, "split", client).permutation(share) for client, share in enumerate(divided)]
     sizes = data.split.sizes(totals)
     if data.split.lists:
-        shuffled, sizes = as_listed(shuffled, samples, chosen)
+        shuffled, sizes = as_divided(shuffled, own_division(samples)[chosen], "lists", data.split.wanted)
+    elif data.split.users:
+        shuffled, sizes = as_divided(shuffled, held_out(data, samples, seed)[chosen], "users", data.split.wanted)
     elif isinstance(data.partition, Pooled):
         assert pool.users is not None
         for client, share in enumerate(shuffled):
@@ -261,20 +280,41 @@ def in_order(
     return share[kept], left
 
 
-def as_listed(shares: list[np.ndarray], samples: Samples, chosen: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Each client's samples ordered by the set's own division, and the parts' sizes (M, 3)."""
+def own_division(samples: Samples) -> np.ndarray:
+    """Each sample's part by the set's own lists."""
     if samples.division is None:
         raise DataError(
             "data.split.lists: this source has no validation_list.txt and testing_list.txt, or knows none; leave it "
             "out, and data.split cuts shares."
         )
-    part = samples.division[chosen]
-    sizes = np.stack([np.bincount(part[share], minlength=3) for share in shares])
-    if (empty := np.argwhere(sizes == 0)).size:
-        client, which = empty[0]
+    return samples.division
+
+
+def held_out(data: Data, samples: Samples, seed: int) -> np.ndarray:
+    """Each sample's part, where whole users are drawn for validation and testing."""
+    if samples.users is None:
         raise DataError(
-            f"data.split.lists: client {client} has no {PARTS[which]} samples in the set's own division. Take fewer "
-            f"clients, another partition, or shares."
+            f"data.split.users: the source {data.source.kind} does not say whose its samples are; leave it out, and "
+            f"data.split cuts shares of each client's samples."
+        )
+    names, user = np.unique(samples.users, return_inverse=True)
+    if len(names) < data.split.floor:
+        raise DataError(f"data.split.users: {data.split.floor} parts need as many users, there are {len(names)}.")
+    part = np.repeat(np.arange(3), data.split.sizes(np.array([len(names)]))[0])
+    return generator(seed, "held-out users").permutation(part)[user]
+
+
+def as_divided(
+    shares: list[np.ndarray], part: np.ndarray, by: str, wanted: np.ndarray
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """Each client's samples ordered by their parts, and the parts' sizes (M, 3), none empty that is wanted (3)."""
+    sizes = np.stack([np.bincount(part[share], minlength=3) for share in shares])
+    if (empty := np.argwhere((sizes == 0) & wanted)).size:
+        client, which = empty[0]
+        whose = "in the set's own division" if by == "lists" else "of users drawn for that part"
+        raise DataError(
+            f"data.split.{by}: client {client} has no {PARTS[which]} samples {whose}. Take fewer clients, another "
+            f"partition, or shares of each client's samples."
         )
     return [share[np.argsort(part[share], kind="stable")] for share in shares], sizes
 

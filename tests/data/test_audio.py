@@ -115,6 +115,47 @@ def test_takes_of_a_clip_stay_together_and_speakers_apart(words):
     assert sorted(map(len, speakers)) == [1, 1, 1] and len(set.union(*speakers)) == 3
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_whole_speakers_are_held_out_of_every_client(tmp_path, seed):
+    """Six speakers, a third of them for testing: nobody's clips are in two parts, whichever clients have them."""
+    lay(tmp_path, speakers=6, takes=4)
+    source = SMALL | {"cache": "none", "repeats": 2}
+    for shares, counts in (({"validation": 0, "test": 0.34}, [4, 0, 2]), ({"validation": 0.1, "test": 0.3}, [3, 1, 2])):
+        split = shares | {"users": True}
+        data = Data.model_validate({"source": source, "root": tmp_path, "clients": 2, "split": split})
+        samples = data.open(seed)
+        made = divide(data, samples, seed)
+        part = np.repeat(np.tile(np.arange(3), 2), np.diff(made.bounds, axis=1).ravel())
+        heard = [set(samples.users[made.index[part == own]]) for own in range(3)]
+        assert [len(own) for own in heard] == counts and len(set.union(*heard)) == 6
+        assert sorted(made.index) == list(range(len(samples)))
+    again = [divide(data, samples, other).index.tolist() for other in (seed, seed, seed + 1)]
+    assert again[0] == again[1] != again[2]
+
+
+def test_speakers_that_cannot_be_held_out(words):
+    def made(source=None, clients=2, **split):
+        values = {"source": SMALL | {"cache": "none"} | (source or {}), "root": words, "clients": clients}
+        data = Data.model_validate(values | {"split": {"users": True} | split})
+        return divide(data, data.open(0), 0)
+
+    with pytest.raises(DataError, match=r"data.split.users: the source audio does not say whose its samples are"):
+        made({"pattern": "<label>_*.wav"})
+    with pytest.raises(DataError, match=r"client \d+ has no (train|test) samples of users drawn for that part"):
+        made({"devices": 0}, clients=12, validation=0)
+    lone = SMALL | {"pattern": "<label>_<speaker>_<take>.wav", "cache": "none"}
+    for path in (words / "words").glob("*_s[12]_*"):
+        path.unlink()
+    with pytest.raises(DataError, match=r"3 parts need as many users, there are 1"):
+        made(lone)
+    for other in ({"lists": True}, {"test": "official"}):
+        with pytest.raises(ValidationError, match=r"give users with shares, or (lists|test=official), not both"):
+            Data.model_validate({"split": {"users": True} | other})
+    data = Data.model_validate({"source": "synthetic", "partition": "natural", "split": {"users": True}})
+    with pytest.raises(DataError, match=r"every client makes its own samples; give shares of their samples"):
+        divide(data, data.open(0), 0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
