@@ -90,9 +90,12 @@ def plan(config: Config, made: world.Plan, comm: Comm) -> str:
     vectors = sum(t.numel() for t in client) / d
     active = world.ever_active(config) * len(n)
     closing = f" and {config.algorithm.closing_rounds} closing ones" if config.algorithm.closing_rounds else ""
+    warm = config.algorithm.warm_start
+    before = "" if warm is None else f"from {warm.run}, " if warm.rounds is None else f"{warm.rounds} of fedavg, then "
     come = "" if config.newcomers is None else f", newcomers of {config.newcomers.run}"
     lines = [
-        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, {config.rounds} rounds{closing}{come}",
+        f"{config.name}: {config.algorithm.kind} on {config.data.source.kind}, "
+        f"{before}{config.rounds} rounds{closing}{come}",
         f"data       {made.partition.samples:,} samples of {made.samples.shape}, {made.samples.classes} classes; "
         f"{len(n)} clients in {facts.groups} group(s)",
         f"per client train {n.min()}-{n.max()} (median {int(np.median(n))}), validation "

@@ -71,6 +71,24 @@ def test_dry_run_tells_the_plan(ranks: int | None, run: Run, tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("warm", "said"),
+    [
+        ("{rounds: 4}", "selffl on glyphs, 4 of fedavg, then 2 rounds"),
+        ("{run: RUN}", "selffl on glyphs, from RUN, 2 rounds"),
+    ],
+)
+def test_dry_run_tells_where_the_model_comes_from(
+    warm: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = f"algorithm={{kind: selffl, warm_start: {warm}}}".replace("RUN", str(tmp_path / "before"))
+    said = said.replace("RUN", str(tmp_path / "before"))
+    if "run" in warm:
+        assert main([str(written(tmp_path)), "name=before", "algorithm=fedavg", "rounds=1"]) == 0
+    assert main([str(written(tmp_path)), "rounds=2", method, "--dry-run"]) == 0
+    assert f"run: {said}\n" in capsys.readouterr().out and not (tmp_path / "run").exists()
+
+
 def test_n_starts_ranks(run: Run, tmp_path: Path) -> None:
     done = run(written(tmp_path), "rounds=1", "-n", 2)
     assert (done.returncode, json.loads((tmp_path / "run/summary.json").read_text())["ranks"]) == (0, 2)
