@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ..data.federated import Data
     from ..federation import Federation
 
+TOGETHER = 1 << 16  # numbers of models in work at once
+
 
 class Client(NamedTuple):
     theta: Tensor  # θ_i, the client's own model (d)
@@ -70,7 +72,7 @@ class FedFOMO(Algorithm):
         theta, loss = clients.theta, cohort.loss(clients.theta, "validation")
 
         def gain(other: Tensor, rows: Tensor) -> Tensor:
-            far = (other - theta[rows]).double().square().sum(1).sqrt()
+            far = distance(theta, rows, other)
             better = (loss[rows] - cohort.of(rows).loss(other, "validation")) / far
             return torch.where(far > 0, better.clamp(min=0), 0.0)  # (3)
 
@@ -102,3 +104,10 @@ class FedFOMO(Algorithm):
 
     def traffic(self, server: Nothing, clients: int) -> Traffic:
         return Traffic(streams=clients, uplinks=1)  # every model goes to somebody
+
+
+def distance(theta: Tensor, rows: Tensor, other: Tensor) -> Tensor:
+    """|other - theta_i| for some rows (r) of theta, float64: a few of them at a time, so that what is made of them
+    stays in cache."""
+    few = max(1, TOGETHER // theta.shape[1])
+    return torch.cat([(other - theta[some]).double().square().sum(1) for some in rows.split(few)]).sqrt()
