@@ -8,7 +8,8 @@ g_i at the common model and the variance of the gradients g_i^k of K random part
 
 The size of the parts is a temperature: few big ones have small variances, W is near the identity and learning local;
 many small ones make it FedAvg. From several values of `parts` the one whose streams are told apart best is taken (the
-greatest silhouette). Then in every round
+greatest silhouette). At the start all gradients point much the same way; after some rounds of FedAvg what is left is
+what clients disagree in, and W tells groups apart better. Then in every round
 
     theta_i <- Σ_j w_ij SGD(theta_j)                                                                     (8)
 
