@@ -154,7 +154,11 @@ def points(study: Study, more: Sequence[str] = ()) -> Iterator[Point]:
             if study.start is not None:
                 start = start_of(study, combination, seed, tuple(more))
                 if start.name not in starts:
-                    _ = start.config  # complains
+                    first = start.config.algorithm
+                    if not first.learns_globally:
+                        raise ConfigError(
+                            f"start: algorithm={first.kind} has no global model for others to begin with; take fedavg"
+                        )
                     yield start
                 starts.add(start.name)
                 begin = {"algorithm.warm_start": {"run": str(start.folder)}}

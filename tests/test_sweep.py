@@ -292,6 +292,12 @@ def test_one_run_of_a_study_brings_what_it_begins_with(tmp_path: Path) -> None:
     assert "1 runs in 1 lines" in html and "ditto" in html
 
 
+def test_a_study_cannot_begin_with_a_method_that_has_no_global_model(tmp_path: Path) -> None:
+    ran = start(write(tmp_path, start={"algorithm": "local"}, axes={}, seeds=[0]))
+    assert ran.returncode == 2 and not (tmp_path / "study").exists()
+    assert "mpipfl: start: algorithm=local has no global model for others to begin with; take fedavg" in ran.stderr
+
+
 def test_nothing_begins_with_a_run_that_is_not_done(tmp_path: Path) -> None:
     study = write(tmp_path, start={"algorithm": "fedavg"}, axes={}, seeds=[0])
     start, point = points(study_of(study))
