@@ -61,17 +61,20 @@ def keys_of(kind: str | None) -> str:
     return "\n".join(f"{path}={kind}: {section.line()}\n{keys(section, path + '.')}" for path, section in found.items())
 
 
-def keys(section: type[Section] = Config, path: str = "") -> str:
-    """Every key with its default and its meaning."""
+def keys(section: type[Section] = Config, path: str = "", made: Section | None = None) -> str:
+    """Every key with its default, of the section that is there when nothing is said, and its meaning."""
     lines = []
-    for name, field in section.entries().items():
-        inner = list(classes(section, name))
-        here = f"{path}{name}"
+    for name, field in section.model_fields.items():
+        inner = list(classes(section, field.alias or name))
+        here = f"{path}{field.alias or name}"
+        default = "required" if field.is_required() else field.get_default(call_default_factory=True)
+        if made is not None:
+            default = getattr(made, name)
         if len(inner) == 1 and not get_args(field.annotation):
-            lines += [f"{here}:  # {field.description}", keys(inner[0], here + ".")]
+            own = default if isinstance(default, Section) else None
+            lines += [f"{here}:  # {field.description}", keys(inner[0], here + ".", own)]
         else:
-            default = "required" if field.is_required() else field.get_default(call_default_factory=True)
-            shown = getattr(default, "kind", default)
+            shown = f"{default:g}" if isinstance(default, float) else getattr(default, "kind", default)
             lines.append(f"{here} = {shown}  # {field.description or ''}".rstrip(" #"))
     return "\n".join(lines)
 
