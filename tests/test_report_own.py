@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +80,55 @@ def test_clusters_are_as_last_heard(tmp_path: Path) -> None:
     run: Run = read(three(tmp_path)[0])
     own_panels.clusters(Axes(), own_panels.Scene(run, {"round": np.arange(3), "cluster": cluster}, "", None, ""))
     assert Axes.lines == {"0": [1, 1, 0], "1": [1, 2, 3]}
+
+
+class Drawn:
+    """Axes that keep what is drawn on them."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[tuple[Any, ...]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given, **_: self.calls.setdefault(name, []).append(given)
+
+
+def mixing(tmp_path: Path, own: dict[str, np.ndarray], group: np.ndarray) -> tuple[Drawn, str | None]:
+    m = len(group)
+    run = read(write(tmp_path / "run", "ucfl", rising(2, m, 0.5), groups=group))
+    axes = Drawn()
+    return axes, own_panels.mixing(axes, own_panels.Scene(run, own, "red", None, ""))
+
+
+def test_weights_are_drawn_by_cluster_with_the_true_groups_beside(tmp_path: Path) -> None:
+    cluster, group = np.array([1, 0, 2, 0, 1, 0]), np.array([0, 1, 2, 1, 2, 0])
+    weight = np.arange(36.0).reshape(6, 6)
+    axes, said = mixing(tmp_path, {"W": weight, "cluster": cluster}, group)
+    order = [5, 1, 3, 0, 4, 2]  # clusters 0, 1, 2; within them by group, then by client
+    assert axes.calls["imshow"][0][0].tolist() == [[weight[i, j] for j in order] for i in order]
+    assert [edge for (edge,) in axes.calls["axhline"]] == [2.5, 4.5] == [edge for (edge,) in axes.calls["axvline"]]
+    marks = [(low + 0.5).tolist() for _, low, _ in axes.calls["vlines"]]
+    assert marks == [[0, 3], [1, 2], [4, 5]]  # where the rows of groups 0, 1 and 2 are
+    assert said == "Colours left of W: the true groups. White lines: the clusters."
+
+
+def test_weights_without_clusters_are_drawn_by_group(tmp_path: Path) -> None:
+    weight = np.arange(16.0).reshape(4, 4)
+    axes, said = mixing(tmp_path, {"W": weight, "cluster": np.arange(4)}, np.array([1, 0, 1, 0]))
+    order = [1, 3, 0, 2]
+    assert axes.calls["imshow"][0][0].tolist() == [[weight[i, j] for j in order] for i in order]
+    assert "axhline" not in axes.calls and said == "Colours left of W: the true groups."
+
+
+@pytest.mark.parametrize(("cluster", "marked"), [([0, 0, 1, 2, 1], 3), ([0, 0, 0, 0, 0], 1), ([0, 1, 2, 3, 4], None)])
+def test_the_number_of_streams_is_marked(cluster: list[int], marked: int | None, tmp_path: Path) -> None:
+    """Also where another number has a greater silhouette."""
+    own = {"silhouette": np.array([NAN, 0.9, 0.2, 0.1, 0.0]), "cluster": np.array(cluster)}
+    axes = Drawn()
+    said = own_panels.silhouette(axes, own_panels.Scene(read(three(tmp_path)[0]), own, "red", None, ""))
+    ((k, score),) = axes.calls["plot"]
+    assert k.tolist() == [1, 2, 3, 4, 5] and score[1] == 0.9
+    assert [x for (x,) in axes.calls.get("axvline", [])] == ([] if marked is None else [marked])
+    assert said == (None if marked is None else "Dotted: the number of streams.")
 
 
 def test_distances_to_the_best_models_are_drawn(tmp_path: Path) -> None:

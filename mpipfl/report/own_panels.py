@@ -147,12 +147,14 @@ def helpers(axes: Any, scene: Scene) -> None:
 
 
 def mixing(axes: Any, scene: Scene) -> str | None:
-    """W with its rows and columns by cluster; the true group of each row is the colour on its left."""
+    """W with its rows and columns by cluster, or by true group where every client is one; the true group of each row is
+    the colour on its left."""
     weight = scene.own["W"]
     count, group = len(weight), scene.run.group
     group = np.zeros(count, int) if group is None or len(group) != count else group
     cluster = scene.own.get("cluster", np.zeros(count))
-    cluster = np.zeros(count) if len(cluster) != count else cluster
+    if len(cluster) != count or len(np.unique(cluster)) == count:
+        cluster = np.zeros(count)
     order = np.lexsort((np.arange(count), group, cluster))
     axes.imshow(weight[np.ix_(order, order)], cmap="viridis", aspect="auto", interpolation="nearest")
     for edge in np.flatnonzero(np.diff(cluster[order])):
@@ -170,16 +172,19 @@ def mixing(axes: Any, scene: Scene) -> str | None:
         rows = np.flatnonzero(group[order] == name)
         axes.vlines(np.full(len(rows), -0.03), rows - 0.5, rows + 0.5, transform=place, clip_on=False, linewidth=4,
                     color=COLOURS[int(name) % len(COLOURS)])  # fmt: skip
-    return "Colours left of W: the true groups. White lines: the clusters."
+    return f"Colours left of W: the true groups.{' White lines: the clusters.' if cluster.any() else ''}"
 
 
-def silhouette(axes: Any, scene: Scene) -> None:
+def silhouette(axes: Any, scene: Scene) -> str | None:
     score = scene.own["silhouette"].ravel()
     k = np.arange(1, len(score) + 1)
     axes.plot(k, score, marker=".", color=scene.colour)
-    if not np.isnan(score).all():
-        axes.axvline(k[int(np.nanargmax(score))], color=INK, linewidth=0.7, linestyle="dotted")
     axes.set_xlabel("k")
+    streams = len(np.unique(scene.own["cluster"])) if "cluster" in scene.own else len(score)
+    if streams == len(score):
+        return None
+    axes.axvline(streams, color=INK, linewidth=0.7, linestyle="dotted")
+    return "Dotted: the number of streams."
 
 
 def collaborators(axes: Any, scene: Scene) -> None:
