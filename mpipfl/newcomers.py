@@ -200,5 +200,5 @@ class Newcomers(Algorithm):
     def models(self, server: Any, clients: Any, cohort: Any) -> Models:
         return self.method.models(server, clients, cohort)
 
-    def traffic(self, server: Any, clients: int) -> Traffic:
+    def traffic(self, server: Any, active: int) -> Traffic:
         return Traffic(streams=0, uplinks=0)  # but for the models that they begin with

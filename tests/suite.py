@@ -50,7 +50,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "pfedvem-sgd": {"kind": "pfedvem", "head_epochs": 1, "draws": 1, "head_optimizer": "sgd", "head_batch": 7},
     "persfl": {"kind": "persfl", "lambdas": [0, 0.5], "temperatures": [1, 5], "points": 3, "student_epochs": 1},
     "ucfl": {"kind": "ucfl"},
-    "ucfl-streams": {"kind": "ucfl", "streams": 2, "variance": {"parts": [2, 3]}, "at_round": 1},
+    "ucfl-streams": {"kind": "ucfl", "streams": 2, "variance": {"parts": [2, 3]}, "weights": {"at_round": 1}},
     "ucfl-auto": {"kind": "ucfl", "streams": "auto", "stream_weights": "group", "variance": {"part": 5}},
     "ucfl-parallel": {"kind": "ucfl", "streams": 2, "parallel": True, "variance": {"parts": 3, "draws": "independent"}},
 }

@@ -527,7 +527,7 @@ def test_parts_make_up_the_data() -> None:
 def test_independent_parts_are_drawn_one_by_one() -> None:
     """Each without the same sample twice, but not without those of the others."""
     counts = np.minimum(SIZES[:, 0], 3)
-    turns = list(Bench().cohort().parts(counts, independent=True))
+    turns = list(Bench().cohort().parts(counts, SIZES[:, 0] // counts))
     assert len(turns) == 3
     for i, (n, count) in enumerate(zip(SIZES[:, 0], counts, strict=True)):
         parts = [turn[i].tolist() for turn in turns]
@@ -540,18 +540,19 @@ def test_independent_parts_are_drawn_one_by_one() -> None:
 
 @pytest.mark.parametrize("independent", [False, True])
 def test_parts_depend_on_seed_and_client_alone(independent: bool) -> None:
-    bench = Bench()
-    whole = list(bench.cohort().parts(COUNTS, independent))
-    few = list(bench.cohort([5, 2]).parts(COUNTS[[5, 2]], independent))
+    bench, who = Bench(), np.array([5, 2])
+    size = SIZES[:, 0] // COUNTS if independent else None
+    whole = list(bench.cohort().parts(COUNTS, size))
+    few = list(bench.cohort(who.tolist()).parts(COUNTS[who], None if size is None else size[who]))
     other = bench.cohort(width=6)
     other.round += 1
-    for k, turn in enumerate(other.parts(COUNTS, independent)):
+    for k, turn in enumerate(other.parts(COUNTS, size)):
         assert all(np.array_equal(a, b) for a, b in zip(turn, whole[k], strict=True))
         assert np.array_equal(few[k][0], whole[k][5])
         assert np.array_equal(few[k][1], whole[k][2])
     other.seed += 1
-    assert not np.array_equal(next(other.parts(COUNTS, independent))[2], whole[0][2])
-    assert list(bench.cohort([]).parts(COUNTS[:0], independent)) == []
+    assert not np.array_equal(next(other.parts(COUNTS, size))[2], whole[0][2])
+    assert list(bench.cohort([]).parts(COUNTS[:0])) == []
 
 
 # ---------------------------------------------------------------------- the same bits in any company

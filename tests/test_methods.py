@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from mpipfl import world
 from mpipfl.comm import Comm
 from mpipfl.errors import ConfigError
+from mpipfl.section import nested
 
 from .suite import METHODS, config, train
 
@@ -57,17 +59,26 @@ def test_test_data_is_only_ever_reported(
     ("name", "streams", "uplinks"),
     [
         *(("fedavg", 1, 1), ("local", 0, 0), ("scaffold", 2, 2), ("pfedbayes", 2, 2), ("oracle", 2, 1), ("ifca", 2, 1)),
-        *(("fedfomo", 7, 1), ("selffl", 1, 1), ("selffl-augmented", 2, 2)),
-        *(("ucfl", 7, 1), ("ucfl-streams", 2, 1), ("ucfl-parallel", 2, 2)),
+        *(("fedfomo", 4, 1), ("selffl", 1, 1), ("selffl-augmented", 2, 2)),
+        *(("ucfl", 4, 1), ("ucfl-streams", 2, 1), ("ucfl-parallel", 2, 2)),
     ],
 )
 def test_what_a_round_costs_is_in_the_summary(
     name: str, streams: int, uplinks: int, alone: Comm, tmp_path: Path
 ) -> None:
-    settings = config({"algorithm": METHODS[name], "rounds": 2}, tmp_path)
+    """And with each evaluation what it costs by then: before its weights ucfl is FedAvg. Four of seven clients are
+    active, and nobody sends models to others."""
+    settings = config({"algorithm": METHODS[name], "rounds": 2, "evaluate.every": 1}, tmp_path)
+    assert settings.participation.expected(settings.data.clients) == 4
     train(settings, alone)
     summary = json.loads((settings.folder / "summary.json").read_text(encoding="utf-8"))
     assert (summary["streams"], summary["uplinks"]) == (streams, uplinks)
+    with open(settings.folder / "metrics.csv", encoding="utf-8") as file:
+        rows = [(float(row["streams"]), float(row["uplinks"])) for row in csv.DictReader(file)]
+    assert rows[2] == (streams, uplinks)
+    first = {"ucfl": (1, 1), "ucfl-streams": (1, 1), "ucfl-parallel": (1, 1)}.get(name, rows[2])
+    assert rows[0] == first
+    assert rows[1] == (first if name == "ucfl-streams" else rows[2])  # at_round: 1
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,7 @@ REFUSED: dict[str, dict[str, list[Any]]] = {
     "ucfl": {
         "streams": [0, -1, "many", 8, True, 1.5],
         "price": [-1, float("inf"), float("nan"), True],
-        "at_round": [-1, 0.5],
+        "weights.at_round": [-1, 0.5],
         "stream_weights": ["mean"],
         "parallel": ["maybe"],
         "variance": [3, "1/3"],
@@ -118,7 +129,7 @@ CASES = [(kind, key, value) for kind, keys in REFUSED.items() for key, values in
 @pytest.mark.parametrize(("kind", "key", "value"), CASES, ids=lambda v: str(v))
 def test_refusals_name_the_key(kind: str, key: str, value: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
-        config({"algorithm": {"kind": kind, key: value}}, tmp_path)
+        config({"algorithm": {"kind": kind} | nested({key: value})}, tmp_path)
     assert f"algorithm.{key}: " in str(raised.value)
     assert str(value) in str(raised.value)
 
@@ -135,8 +146,10 @@ def test_a_key_of_another_method_is_refused(kind: str, tmp_path: Path) -> None:
         *({"kind": "ditto", "lambda": 0}, {"kind": "pfedme", "lambda": 0, "beta": 2}, {"kind": "pfedbayes", "zeta": 0}),
         *({"kind": "fedfomo", "epsilon": 0, "models": 6}, {"kind": "fedfomo", "epsilon": 1, "models": "all"}),
         *({"kind": "ifca", "k": 1}, {"kind": "ifca", "k": 20}, {"kind": "cfl", "eps1": 0, "clusters": 1}),
-        *({"kind": "ucfl", "streams": 7, "at_round": 0, "price": 0}, {"kind": "ucfl", "streams": 1, "at_round": 9}),
-        *({"kind": "ucfl", "variance": v} for v in ({"part": 1}, {"part": 0.001}, {"part": "99/100"}, {"parts": 1})),
+        *({"kind": "ucfl", "streams": 7, "price": 0}, {"kind": "ucfl", "streams": 1, "weights": {"at_round": 3}}),
+        *({"kind": "ucfl", "streams": 6, "stream_weights": "group"}, {"kind": "ucfl", "variance": {"parts": 1}}),
+        *({"kind": "ucfl", "variance": {"part": v}} for v in (1, 0.001, "1/2", "1e-9", 1_000_000_000)),
+        {"kind": "ucfl", "variance": {"part": "99/100", "draws": "independent"}},
         *({"kind": "pfedvem", "draws": 1, "head_epochs": 1, "head_batch": 1, "sigma": 1e-300, "rho2": 1e300},),
     ],
     ids=str,

@@ -239,6 +239,21 @@ def test_time_by_hand(tmp_path: Path) -> None:
         assert told_here.count(axes) == 3
 
 
+def test_time_adds_up_what_rounds_cost_by_then(tmp_path: Path) -> None:
+    """As clusters split, or weights are made; what is not told is as at the end. H_4 = 25/12."""
+    path = write(tmp_path / "a", "ucfl", rising(4, 4, 0.5), more={"streams": 4, "uplinks": 1})
+    rows = (path / "metrics.csv").read_text(encoding="utf-8").splitlines()
+    told_then = ["streams", "1.0", "1.0", "nan", "3.0"]
+    (path / "metrics.csv").write_text("".join(f"{row},{n}\n" for row, n in zip(rows, told_then, strict=True)))
+    clock, run = System(2, 1, 1), read(path)
+    run.settings["participation.fraction"] = 1.0
+    rest = 8 + 1 + 25 / 12
+    assert clock.elapsed(run) == pytest.approx([0, 1 + rest, 5 + 2 * rest, 8 + 3 * rest])
+    assert clock.of(run) == pytest.approx(4 + rest)
+    run.rows[:] = run.rows[::2] + run.rows[3:]  # evaluations in rounds 0, 2 and 3
+    assert clock.elapsed(run) == pytest.approx([0, 8 + 2 * rest, 11 + 3 * rest])
+
+
 def test_results_against_a_setting(tmp_path: Path) -> None:
     """Lines that differ in one number are a course; two values of it are too few, and words are none."""
     paths = [

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mpipfl import world
 from mpipfl.algorithms import UCFL, Facts, streams
-from mpipfl.algorithms.ucfl import Server
+from mpipfl.algorithms.ucfl import Client, Server
 from mpipfl.cohort import Cohort
 from mpipfl.comm import MPI, Comm
 from mpipfl.config import Config, Train
@@ -30,7 +30,7 @@ from mpipfl.store import Store
 from mpipfl.telemetry import Telemetry
 
 from .plain import Batch, Plain, Result, agrees, mean
-from .suite import config, content, differing, train
+from .suite import config, content, differing, rewound, train
 
 SMOOTH = {"model": "tests.plain:Smooth"}
 CLIENTS = 7  # of the small experiment
@@ -94,17 +94,19 @@ def stream_rows(w: np.ndarray, label: np.ndarray, n: np.ndarray, by: str) -> np.
 
 
 class Weights:
-    """What the special round of a run should find at theta. Which samples make up a part comes from the program."""
+    """What the special round of a run should find at theta. Which samples make up a part comes from the program
+    (tests/test_cohort.py looks at them); parts with a size are drawn each by itself."""
 
-    def __init__(self, plain: Plain, settings: Config, theta: Tensor, counts: np.ndarray) -> None:
-        how = settings.algorithm.variance  # type: ignore[union-attr]
+    def __init__(
+        self, plain: Plain, settings: Config, theta: Tensor, counts: np.ndarray, size: np.ndarray | None = None
+    ) -> None:
         self.n = np.array(plain.n)
         self.g = np.stack([plain.grad(theta, plain.data(i)).double().numpy() for i in range(plain.clients)])
         self.delta = distances(self.g)
         self.sigma2, self.sizes = np.zeros(plain.clients), [[] for _ in self.n]
         made = world.plan(settings)
         cohort = Cohort(np.arange(plain.clients), plain.store, made.model, settings.train, settings.seed, 0, 3)
-        for part in cohort.parts(counts, how.draws == "independent"):
+        for part in cohort.parts(counts, size):
             for i, places in enumerate(part):
                 if len(places):
                     x, y = plain.data(i)
@@ -114,30 +116,34 @@ class Weights:
         self.w = mixing(self.delta, self.sigma2, self.n)
 
 
-VARIANCES: dict[str, tuple[dict[str, Any], Callable[[float], int]]] = {  # and how many parts n samples make
-    "third": ({"part": "1/3"}, lambda n: 3),
-    "quarter": ({"part": 0.25}, lambda n: 4),
-    "size": ({"part": 6}, lambda n: max(1, round(n / 6))),
-    "number": ({"parts": 5}, lambda n: 5),
-    "one each": ({"parts": 1000}, lambda n: int(n)),
-    "independent": ({"parts": 4, "draws": "independent"}, lambda n: 4),
+# and how many parts n samples make, of which size if each is drawn by itself
+VARIANCES: dict[str, tuple[dict[str, Any], Callable[[int], int], Callable[[int], int] | None]] = {
+    "third": ({"part": "1/3"}, lambda n: 3, None),
+    "quarter": ({"part": 0.25}, lambda n: 4, None),
+    "size": ({"part": 6}, lambda n: max(1, round(n / 6)), None),
+    "number": ({"parts": 5}, lambda n: 5, None),
+    "one each": ({"parts": 1000}, lambda n: int(n), None),
+    "independent": ({"parts": 4, "draws": "independent"}, lambda n: 4, lambda n: round(n / 4)),
+    "independent size": ({"part": 7, "draws": "independent"}, lambda n: max(1, round(n / 7)), lambda n: min(n, 7)),
+    "independent share": ({"part": 0.3, "draws": "independent"}, lambda n: 3, lambda n: round(0.3 * n)),
 }
 
 
 @pytest.mark.parametrize("name", VARIANCES)
 def test_the_weights_are_equations_9_and_10(name: str, alone: Comm, tmp_path: Path) -> None:
     """And all that history.h5 says about them."""
-    variance, parts = VARIANCES[name]
+    variance, parts, drawn = VARIANCES[name]
     changes = {"algorithm": {"kind": "ucfl", "variance": variance}, "rounds": 1, "checkpoint.every": 0}
     settings = config(SMOOTH | changes, tmp_path)
     train(settings, alone)
     plain, got = Plain(settings, alone), content(settings.folder / "history.h5")
-    expected = Weights(plain, settings, plain.start, np.array([parts(n) for n in plain.n]))
+    size = None if drawn is None else np.array([drawn(n) for n in plain.n])
+    expected = Weights(plain, settings, plain.start, np.array([parts(n) for n in plain.n]), size)
     assert len(set(plain.n)) > 3
     for i, sizes in enumerate(expected.sizes):
         assert len(sizes) == parts(plain.n[i])
         assert max(sizes) - min(sizes) <= 1
-        assert sum(sizes) == plain.n[i] or "draws" in variance
+        assert sum(sizes) == plain.n[i] if drawn is None else set(sizes) == {drawn(plain.n[i])}
     assert got["ucfl/samples"].tolist() == plain.n
     assert got["ucfl/delta"] == pytest.approx(expected.delta, rel=1e-4, abs=1e-9)
     assert got["ucfl/sigma2"] == pytest.approx(expected.sigma2, rel=1e-4)
@@ -272,17 +278,23 @@ def test_distances_do_not_lose_near_neighbours() -> None:
 
 
 def test_no_variance_counts_as_a_millionth_of_the_median(bench: Callable[..., Bench]) -> None:
-    """A client whose samples are all alike."""
+    """A client whose samples are all alike, and those with too few for a second part, be they the most."""
     x, y = samples(1, 9)
-    clients = bench([samples(24, 0), samples(30, 1), samples(36, 2), (x.repeat(20, 1), y.repeat(20)), samples(18, 3)])
-    got = clients.prepare(variance={"parts": 3}).weight.numpy()
+    few = [samples(5 + i % 2, 10 + i) for i in range(6)]
+    clients = bench(
+        [samples(24, 0), samples(30, 1), samples(36, 2), (x.repeat(20, 1), y.repeat(20)), samples(18, 3), *few]
+    )
+    got = clients.prepare(variance={"part": 8}).weight.numpy()
     sigma2 = clients.told["sigma2"]
-    assert sigma2[3] < 1e-9 * np.sort(sigma2)[1]
+    assert (sigma2[5:] == 0).all()
+    assert 0 < sigma2[3] < 1e-9 * np.sort(sigma2)[7]
     g = np.stack([clients.gradient(batch) for batch in clients.data])
     median = np.sort(sigma2[sigma2 > 0])[(np.count_nonzero(sigma2) - 1) // 2]  # of an even number the lower one
     expected = mixing(distances(g), np.maximum(sigma2, 1e-6 * median), clients.n)
     assert got == pytest.approx(expected, abs=1e-6)
-    assert got[3, 3] > 0.99
+    assert (np.diag(got)[[3, 5, 6, 7, 8, 9, 10]] > 0.99).all()
+    (said,) = UCFL().remarks(clients.told)
+    assert "7 of 11 clients have no variance" in said
 
 
 def test_where_the_floor_is() -> None:
@@ -300,7 +312,7 @@ def test_one_part_has_no_variance(bench: Callable[..., Bench]) -> None:
     """W is the identity, and finite; equal gradients still share."""
     clients = bench([samples(12 + 3 * i, i) for i in range(4)])
     got = clients.prepare(variance={"parts": 1}).weight.numpy()
-    assert (clients.told["sigma2"] == 0).all() or clients.told["sigma2"].max() < 1e-12
+    assert (clients.told["sigma2"] == 0).all()
     assert got == pytest.approx(np.eye(4), abs=1e-12)
     zero = torch.zeros(3, dtype=torch.float64)
     delta = torch.tensor([[0.0, 0, 1e-30], [0, 0, 1e300], [1e-30, 1e300, 0]], dtype=torch.float64)
@@ -375,7 +387,7 @@ def ucfl(plain: Plain, settings: Config, seen: dict[str, np.ndarray]) -> Result:
     models, label, row = [plain.start], np.zeros(plain.clients, dtype=int), np.array(plain.n)[None]
     theta: list[Tensor] | None = None
     for round, who in plain.rounds():
-        if round == how.at_round + 1:
+        if round == how.weights.at_round + 1:
             counts = np.full(plain.clients, how.variance.parts)
             found = Weights(plain, settings, models[0], counts)
             k = plain.clients if how.streams == "all" else how.streams
@@ -408,11 +420,11 @@ def ucfl(plain: Plain, settings: Config, seen: dict[str, np.ndarray]) -> Result:
 RUNS: dict[str, tuple[dict[str, Any], float]] = {  # and which fraction of the clients is active
     "all": ({}, 1.0),
     "some": ({}, 0.45),
-    "later": ({"at_round": 2}, 0.6),
+    "later": ({"weights": {"at_round": 2}}, 0.6),
     "one": ({"streams": 1}, 1.0),
     "three": ({"streams": 3}, 1.0),
     "three, some": ({"streams": 3}, 0.45),
-    "group": ({"streams": 3, "stream_weights": "group", "at_round": 1}, 0.45),
+    "group": ({"streams": 3, "stream_weights": "group", "weights": {"at_round": 1}}, 0.45),
     "parallel": ({"streams": 2, "parallel": True}, 0.45),
     "parallel group": ({"streams": 3, "parallel": True, "stream_weights": "group"}, 1.0),
     "parallel all": ({"parallel": True}, 0.6),
@@ -425,7 +437,9 @@ def test_a_run_is_the_plain_double_loop(name: str, alone: Comm, tmp_path: Path) 
     more, fraction = RUNS[name]
     how = {"kind": "ucfl", "variance": {"parts": 2}} | more
     changes = SMOOTH | {"algorithm": how, "train.momentum": 0.9, "train.lr": 0.02, "checkpoint.every": 0}
-    settings = config(changes, tmp_path, rounds=3 + more.get("at_round", 0), participation__fraction=fraction)
+    settings = config(
+        changes, tmp_path, rounds=3 + more.get("weights", {"at_round": 0})["at_round"], participation__fraction=fraction
+    )
     seen: dict[str, np.ndarray] = {}
     got = agrees(settings, alone, lambda plain: ucfl(plain, settings, seen))
     assert got["server/cluster"].tolist() == seen["cluster"].tolist()
@@ -474,11 +488,57 @@ def test_a_stream_of_strangers_alone_keeps_its_model(alone: Comm) -> None:
         assert torch.allclose(new.theta[1], (0.4 * trained[0] + 0.6 * trained[1]).float(), atol=1e-6)
 
 
-def test_as_many_streams_as_clients_are_no_clusters(alone: Comm, tmp_path: Path) -> None:
-    every, many = (
-        train(config({"algorithm": {"kind": "ucfl", "streams": k}}, tmp_path / str(k)), alone) for k in ("all", CLIENTS)
-    )
-    assert differing(every, many) == []
+def test_a_stream_whose_own_clients_are_left_out_keeps_its_model(alone: Comm) -> None:
+    """They diverged: the strangers of the round do not make it theirs."""
+    four = Bench(alone, [samples(12, i, NAMES[i // 2]) for i in range(4)])
+    server = four.prepare(streams=2, variance={"parts": 2})
+    row = torch.tensor([[0.5, 0.5, 1e-13, 2e-13], [0.0, 0.0, 0.4, 0.6]], dtype=torch.float64)
+    state = server._replace(row=row, cluster=torch.tensor([0, 0, 1, 1]))
+    four.store.x[:12] = torch.nan  # of client 0
+    four.fl = Federation(alone, Telemetry(), 4, nonfinite="skip")
+    active = np.array([0, 2, 3])
+    four.fl.begin(1, active, np.zeros(3, dtype=np.int64))
+    cohort = Cohort(active, four.store, four.model, four.train, seed=0, round=1, width=3)
+    new, _ = UCFL(streams=2).round(state, (), cohort, four.fl)  # type: ignore[arg-type]
+    assert four.fl.named == [0]
+    assert torch.equal(new.theta[0], four.theta)
+    assert not torch.equal(new.theta[1], four.theta) and torch.isfinite(new.theta).all()
+
+
+def test_as_many_streams_as_clients_are_no_clusters(alone: Comm) -> None:
+    """(11) with k = m is (8): by rows of W, and, with the rows kept as for fewer streams, by a round."""
+    clients = Bench(alone, [samples(12 + i, i, NAMES[i % 2]) for i in range(5)], momentum=0.5)
+    server = clients.prepare(variance={"parts": 2})
+    everyone = np.arange(5)
+    assert server.cluster.tolist() == everyone.tolist() and len(server.row) == 0
+    row = streams.stream_rows(server.weight, server.cluster, torch.from_numpy(clients.n), "centroid")
+    assert (row - server.weight).abs().max() < 1e-15
+    cohort = Cohort(everyone, clients.store, clients.model, clients.train, seed=0, round=1, width=3)
+    state = Client(clients.theta.repeat(5, 1))
+    kept = server._replace(row=row, theta=clients.theta.repeat(5, 1))
+    for _ in range(2):
+        clients.fl.begin(1, everyone, np.zeros_like(everyone))
+        _, state = UCFL().round(server, state, cohort, clients.fl)
+        kept, _ = UCFL().round(kept, state, cohort, clients.fl)
+        assert torch.allclose(kept.theta, state.theta, atol=1e-6)
+        assert (state.theta[0] - state.theta[1]).abs().max() > 1e-3
+
+
+def test_few_clusters_are_scored_where_their_number_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them for auto; every one is a sign of life, and asks whether to go on."""
+    monkeypatch.setattr(streams, "LOOKED", 5)
+    w, beats = torch.from_numpy(planted([4, 4, 4])), []
+
+    def beat() -> bool:
+        beats.append(1)
+        return len(beats) < 4
+
+    for wanted, scored in (("all", [2, 3, 4, 5, 12]), (9, [2, 3, 4, 5, 9, 12]), ("auto", list(range(2, 13)))):
+        got = streams.group(w, wanted, 0.0, 0).silhouette.numpy()
+        assert (np.flatnonzero(~np.isnan(got)) + 1).tolist() == scored
+    left = streams.group(w, "auto", 0.0, 0, beat).silhouette.numpy()
+    assert (np.flatnonzero(~np.isnan(left)) + 1).tolist() == [2, 3, 4, 12]
+    assert len(beats) == 4
 
 
 GROUPS: dict[str, Any] = {
@@ -505,7 +565,7 @@ def test_with_the_true_groups_it_is_the_oracle(streams: Any, alone: Comm, tmp_pa
 
 def test_before_its_round_it_is_fedavg(alone: Comm, tmp_path: Path) -> None:
     """To the bit, and W is computed from that model."""
-    how = {"kind": "ucfl", "variance": {"parts": 2}, "at_round": 3}
+    how = {"kind": "ucfl", "variance": {"parts": 2}, "weights": {"at_round": 3}}
     settings = config(SMOOTH | {"algorithm": how}, tmp_path / "ucfl", rounds=5, evaluate__every=1)
     got = train(settings, alone)
     fedavg = train(config(SMOOTH | {"algorithm": "fedavg"}, tmp_path / "fedavg", rounds=5, evaluate__every=1), alone)
@@ -530,7 +590,7 @@ def test_resumed_it_keeps_its_weights(
     at_round: int, alone: Comm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From before and from after the special round, which comes once."""
-    how = {"algorithm": {"kind": "ucfl", "streams": 3, "at_round": at_round}}
+    how = {"algorithm": {"kind": "ucfl", "streams": 3, "weights": {"at_round": at_round}}}
     whole = train(config(how, tmp_path / "whole", rounds=4, evaluate__every=1), alone)
     first = train(config(how, tmp_path / "parts", rounds=at_round + 1, evaluate__every=1), alone)
     with monkeypatch.context() as patch:
@@ -539,11 +599,8 @@ def test_resumed_it_keeps_its_weights(
     assert first["server/weight"].tobytes() == resumed["server/weight"].tobytes() == whole["server/weight"].tobytes()
     assert differing(whole, resumed) == []
     if at_round:
-        train(config(how, tmp_path / "early", rounds=at_round, evaluate__every=1), alone)
-        assert (
-            differing(whole, train(config(how, tmp_path / "early", rounds=4, evaluate__every=1), alone, resume=True))
-            == []
-        )
+        settings = config(how, tmp_path / "whole", rounds=4, evaluate__every=1)
+        assert differing(whole, train(rewound(settings, tmp_path / "early", at_round - 1), alone, resume=True)) == []
 
 
 @pytest.mark.mpi
@@ -571,20 +628,19 @@ ALIKE: dict[str, Any] = {"data.shift": {"kind": "none"}, "data.partition": {"kin
 
 
 @pytest.mark.parametrize(
-    ("parts", "at_round", "said"),
+    ("parts", "said"),
     [
-        (1, 0, "nearly the identity, clients learn alone; take smaller parts"),
-        (3, 0, None),
-        (1000, 0, "nearly FedAvg's; take larger parts"),
-        (3, 2, "at_round=2 was not passed"),
+        (1, "nearly the identity, clients learn alone; take smaller parts"),
+        (3, None),
+        (1000, "nearly FedAvg's; take larger parts"),
     ],
 )
 def test_weights_that_say_nothing_are_remarked_upon(
-    parts: int, at_round: int, said: str | None, alone: Comm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parts: int, said: str | None, alone: Comm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
     monkeypatch.setattr(Reporter, "say", lambda self, text: lines.append(text))
-    how = {"kind": "ucfl", "variance": {"parts": parts}, "at_round": at_round}
+    how = {"kind": "ucfl", "variance": {"parts": parts}}
     train(config({"algorithm": how, "rounds": 2} | (ALIKE if parts == 1000 else {}), tmp_path), alone)
     remarks = [line for line in lines if line.startswith("ucfl: ")]
     assert bool(remarks) == (said is not None)
@@ -597,7 +653,7 @@ def test_remarks_hold_for_every_row() -> None:
     fedavgs = float(np.exp(-(n / 10 * np.log(n / 10)).sum()))
 
     def of(*found: float) -> list[str]:
-        return UCFL().remarks({"W": np.eye(3), "collaborators": np.array(found), "samples": n})
+        return UCFL().remarks({"W": np.eye(3), "collaborators": np.array(found), "samples": n, "sigma2": np.ones(3)})
 
     assert len(of(1.0, 1.01, 1.04)) == len(of(0.96 * fedavgs, fedavgs, fedavgs)) == 1
     assert of(1.0, 1.0, 1.06) == of(0.94 * fedavgs, fedavgs, fedavgs) == []
@@ -621,6 +677,9 @@ def test_what_a_round_costs(alone: Comm) -> None:
     ("variance", "path", "said"),
     [
         *(({"part": value}, "variance.part", "is neither") for value in (0, -1, "a/b", "1/0", 1.5, "", float("nan"))),
+        *(({"part": value}, "variance.part", "is neither") for value in ("1e-400", 1e-10, 10**400, 1_000_000_001)),
+        *(({"part": value}, "variance.part", "one sample or all of them") for value in (1.0, "1/1")),
+        ({"part": "2/3"}, "variance", "cannot be cut twice"),
         ({"part": True}, "variance.part", "not true or false"),
         ({"part": 100, "parts": 2}, "variance", "give part or parts"),
         ({}, "variance", "give part or parts"),
@@ -642,3 +701,20 @@ def test_more_streams_than_clients(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.streams: 8 is more than data\.clients, 7"):
         config({"algorithm": {"kind": "ucfl", "streams": 8}}, tmp_path)
     config({"algorithm": {"kind": "ucfl", "streams": 7}}, tmp_path)
+
+
+@pytest.mark.parametrize("streams", ["all", 7])
+def test_a_group_for_each_client_is_refused(streams: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm\.stream_weights: with group .* clients learn alone"):
+        config({"algorithm": {"kind": "ucfl", "streams": streams, "stream_weights": "group"}}, tmp_path)
+
+
+def test_more_clients_than_have_a_table(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.clients: ucfl compares all pairs of clients, 20001 are more than"):
+        config({"algorithm": "ucfl", "data.clients": 20001}, tmp_path)
+
+
+@pytest.mark.parametrize("at_round", [4, 9])
+def test_weights_after_the_last_round(at_round: int, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"rounds: 4 are over before ucfl's special one, which is after {at_round}"):
+        config({"algorithm": {"kind": "ucfl", "weights": {"at_round": at_round}}}, tmp_path)

@@ -85,6 +85,9 @@ class Algorithm(Section):
     def fits(self, data: Data) -> None:
         """Raises ValueError with the key's path where a parameter makes no sense with the data."""
 
+    def fits_number(self, clients: int) -> None:
+        """The same for the number of clients that learn together; newcomers do not."""
+
     def server(self, theta: Tensor, facts: Facts) -> Any:
         """The server's state before the first round, from the network's initial weights theta (d)."""
         raise TypeError(f"{type(self).__name__} must say what its server keeps")
@@ -131,8 +134,8 @@ class Algorithm(Section):
         """The models to evaluate for the cohort's clients."""
         raise TypeError(f"{type(self).__name__} must say which models it makes")
 
-    def traffic(self, server: Any, clients: int) -> Traffic:
-        """What a round costs with so many clients in all."""
+    def traffic(self, server: Any, active: int) -> Traffic:
+        """What a round of so many active clients costs."""
         return Traffic()
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:

@@ -112,8 +112,8 @@ class CFL(Algorithm):
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[server.cluster[cohort.clients]], personal=None)
 
-    def traffic(self, server: Server, clients: int) -> Traffic:
-        return Traffic(streams=int(server.clusters))
+    def traffic(self, server: Server, active: int) -> Traffic:
+        return Traffic(streams=min(int(server.clusters), active))
 
 
 def length(gram: Tensor, p: Tensor) -> Tensor:

@@ -50,9 +50,10 @@ class FedFOMO(Algorithm):
     epsilon: Annotated[float, Number, Field(ge=0, le=1)] = Field(0.3, description="how often a choice is random")
 
     def fits(self, data: Data) -> None:
-        clients = data.clients
         if data.split.validation == 0:
             raise ValueError("data.split.validation: 0 leaves fedfomo nothing to judge models by; try 0.1")
+
+    def fits_number(self, clients: int) -> None:
         if self.models_received != "all" and self.models_received > clients - 1:
             raise ValueError(
                 f"algorithm.models: {self.models_received} models are more than the {clients - 1} other clients have; "
@@ -102,8 +103,8 @@ class FedFOMO(Algorithm):
     def models(self, server: Nothing, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=None, personal=clients.theta)
 
-    def traffic(self, server: Nothing, clients: int) -> Traffic:
-        return Traffic(streams=clients, uplinks=1)  # every model goes to somebody
+    def traffic(self, server: Nothing, active: int) -> Traffic:
+        return Traffic(streams=active, uplinks=1)  # every model goes to somebody
 
 
 def distance(theta: Tensor, rows: Tensor, other: Tensor) -> Tensor:

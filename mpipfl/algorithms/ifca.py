@@ -63,5 +63,5 @@ class IFCA(Algorithm):
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[self.choose(server, cohort)], personal=None)
 
-    def traffic(self, server: Server, clients: int) -> Traffic:
+    def traffic(self, server: Server, active: int) -> Traffic:
         return Traffic(streams=self.k)

@@ -45,5 +45,5 @@ class Local(Algorithm):
     def models(self, server: Nothing, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=None, personal=clients.theta)
 
-    def traffic(self, server: Nothing, clients: int) -> Traffic:
+    def traffic(self, server: Nothing, active: int) -> Traffic:
         return Traffic(streams=0, uplinks=0)

@@ -42,8 +42,8 @@ class Oracle(Algorithm):
     def models(self, server: Server, clients: Nothing, cohort: Cohort) -> Models:
         return Models(globally=server.theta[cohort.group], personal=None)
 
-    def traffic(self, server: Server, clients: int) -> Traffic:
-        return Traffic(streams=len(server.theta))
+    def traffic(self, server: Server, active: int) -> Traffic:
+        return Traffic(streams=min(len(server.theta), active))
 
 
 @columnwise

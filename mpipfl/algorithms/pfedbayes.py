@@ -107,7 +107,7 @@ class PFedBayes(Algorithm):
     def models(self, server: Gaussian, clients: Gaussian, cohort: Cohort) -> Models:
         return Models(globally=server.mu, personal=clients.mu)
 
-    def traffic(self, server: Gaussian, clients: int) -> Traffic:
+    def traffic(self, server: Gaussian, active: int) -> Traffic:
         return Traffic(streams=2, uplinks=2)  # means and deviations
 
 

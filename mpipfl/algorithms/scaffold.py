@@ -73,5 +73,5 @@ class Scaffold(Algorithm):
     def models(self, server: Server, clients: Client, cohort: Cohort) -> Models:
         return Models(globally=server.theta, personal=None)
 
-    def traffic(self, server: Server, clients: int) -> Traffic:
+    def traffic(self, server: Server, active: int) -> Traffic:
         return Traffic(streams=2, uplinks=2)  # models and control variates

@@ -61,5 +61,5 @@ class SelfFLAugmented(SelfFL):
                 break
         return theta
 
-    def traffic(self, server: Any, clients: int) -> Traffic:
+    def traffic(self, server: Any, active: int) -> Traffic:
         return Traffic(streams=2, uplinks=2)  # of both models of a client

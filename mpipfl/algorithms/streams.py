@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,13 +11,16 @@ import torch
 from torch import Tensor
 
 FLOOR = 1e-6  # of the median variance: a smaller one counts as so much
+LOOKED = 64  # clusters up to which they are scored where their number is not to be chosen
+
+Beat = Callable[[], bool]  # a sign of life; whether to go on
 
 
 class Grouping(NamedTuple):
     """Clients in k clusters."""
 
     cluster: Tensor  # (m)
-    silhouette: Tensor  # score of k clusters at place k - 1 (m): NaN for one, 0 for m
+    silhouette: Tensor  # score of k clusters at place k - 1 (m): NaN for one and those not looked at, 0 for m
 
 
 class Found(NamedTuple):
@@ -28,12 +32,14 @@ class Found(NamedTuple):
     silhouette: Tensor
 
 
-def best(delta: Tensor, sigma2: Tensor, samples: Tensor, streams: int | str, price: float, seed: int) -> Found:
+def best(
+    delta: Tensor, sigma2: Tensor, samples: Tensor, streams: int | str, price: float, seed: int, beat: Beat
+) -> Found:
     """Of several variances of each client (m, choices) those whose weights are told apart best, the first of equals."""
     tried = []
     for one in sigma2.T:
         weight = mixing(delta, one, samples)
-        tried.append(Found(weight, one, *group(weight, streams, price, seed)))
+        tried.append(Found(weight, one, *group(weight, streams, price, seed, beat)))
     return max(tried, key=lambda found: float(found.silhouette.nan_to_num(-1).max()))
 
 
@@ -60,26 +66,33 @@ def collaborators(weight: Tensor) -> Tensor:
     return torch.exp(-torch.special.xlogy(weight, weight).sum(1))
 
 
-def group(weight: Tensor, streams: int | str, price: float, seed: int) -> Grouping:
+def group(weight: Tensor, streams: int | str, price: float, seed: int, beat: Beat = lambda: True) -> Grouping:
     """K-means on the rows: k clusters, or as many as maximise silhouette - price * k (one, where no score is positive;
-    `all`: every client by itself)."""
+    `all`: every client by itself). `auto` scores all k, which takes minutes with hundreds of clients; else it is those
+    up to LOOKED."""
     from sklearn.metrics import silhouette_score  # a third of the program's start, for those who need it
+    from threadpoolctl import threadpool_limits
 
     rows, m = weight.cpu().numpy(), len(weight)
-    labels = {k: clusters(rows, k, seed) for k in range(2, m)}
+    labels = {1: np.zeros(m, dtype=np.int64), m: np.arange(m)}
     score = np.full(m, np.nan)
     if m > 1:
         score[m - 1] = 0
-    for k, label in labels.items():
-        score[k - 1] = silhouette_score(rows, label) if len(np.unique(label)) > 1 else 0
+    with threadpool_limits(1):  # several threads add in the order in which they end
+        for k in range(2, m):
+            if not (streams == "auto" or k <= LOOKED or k == streams):
+                continue
+            if not beat():
+                break  # the round is given up, and what is made here
+            labels[k] = clusters(rows, k, seed)
+            score[k - 1] = silhouette_score(rows, labels[k]) if len(np.unique(labels[k])) > 1 else 0
     k = m
     if streams == "auto":
-        worth = score[1:] - price * np.arange(2, m + 1)
+        worth = np.nan_to_num(score[1:]) - price * np.arange(2, m + 1)
         k = int(np.argmax(worth)) + 2 if worth.max(initial=0) > 0 else 1
     elif streams != "all":
         k = int(streams)
-    label = {1: np.zeros(m, dtype=np.int64), m: np.arange(m), **labels}[k]
-    return Grouping(torch.from_numpy(label).long(), torch.from_numpy(score))
+    return Grouping(torch.from_numpy(labels.get(k, labels[1])).long(), torch.from_numpy(score))
 
 
 def clusters(rows: np.ndarray, k: int, seed: int) -> np.ndarray:

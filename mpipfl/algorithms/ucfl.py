@@ -1,15 +1,17 @@
 """User-centric federated learning: every client's model is a mixture made for it, sent in as few streams as needed.
 
-Before training (`at_round` 0), or from the model that some rounds of FedAvg made, client i returns its full gradient
-g_i at the common model and the variance of the gradients g_i^k of K random parts of its data:
+Before training, or from the model that some rounds of FedAvg made (`weights: {at_round: 20}`), client i returns its
+full gradient g_i at the common model and the variance of the gradients g_i^k of K random parts of its data:
 
     sigma_i² = 1/K Σ_k |g_i^k - g_i|²                                                                   (10)
     w_ij     = n_j exp(-|g_i - g_j|² / (2 sigma_i sigma_j)), rows scaled to sum to 1                     (9)
 
 The size of the parts is a temperature: few big ones have small variances, W is near the identity and learning local;
 many small ones make it FedAvg. From several values of `parts` the one whose streams are told apart best is taken (the
-greatest silhouette). At the start all gradients point much the same way; after some rounds of FedAvg what is left is
-what clients disagree in, and W tells groups apart better. Then in every round
+greatest silhouette), which is for `stream_weights: group`: where rows are used as they are, larger parts than that are
+better, and a study over them is decided on validation data (`jobs/emnist_parts.yaml`). At the start all gradients
+point much the same way; after some rounds of FedAvg what is left is what clients disagree in, and W tells groups apart
+better. Then in every round
 
     theta_i <- Σ_j w_ij SGD(theta_j)                                                                     (8)
 
@@ -22,8 +24,9 @@ computation and uplinks are as many times as much.
 
 Everything is personal, there is no global model. Of clients that are not active nobody gets anything: the weights are
 scaled to sum to 1 over the active ones, and a stream of whose weight they have less than a millionth keeps its model.
-A variance below a millionth of the clients' median (one part, identical samples) counts as so much; weights that are
-nearly the identity or nearly FedAvg's are remarked upon.
+A client whose one part is all of its data has the variance 0. One below a millionth of the clients' median (there, or
+with identical samples) counts as so much, and such a client is by itself; that is remarked upon, and so are weights
+that are nearly the identity or nearly FedAvg's.
 
 A newcomer gets the stream whose model has the least loss on its training data; where every client has a stream of its
 own, one of their models.
@@ -41,20 +44,20 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..section import Count, Natural, NonNegative
+from ..section import Count, Natural, NonNegative, Section
 from . import streams
 from .base import Algorithm, Facts, Models, Past, Traffic, col, columnwise
-from .parts import Variance
+from .parts import Cut, Variance
 from .streams import Found
 from .uncertainty import squared
 
 if TYPE_CHECKING:
     from ..cohort import Cohort
-    from ..data.federated import Data
     from ..federation import Federation
 
 ALONE, UNIFORM = 1.05, 0.95  # collaborators that are remarked upon: so few, or this share of FedAvg's
 ACTIVE = 1e-6  # of a stream's weight: with less of it in the round, a mean would be of strangers alone, and inexact
+MOST = 20_000  # clients: a table of all pairs has 3 GB
 
 
 class Server(NamedTuple):
@@ -72,6 +75,12 @@ class Client(NamedTuple):
     theta: Tensor  # θ_i (d)
 
 
+class Weights(Section):
+    """Of which model's gradients the weights are made"""
+
+    at_round: Natural = Field(0, description="that of so many rounds of FedAvg; 0: the initial one")
+
+
 class UCFL(Algorithm):
     """User-centric: a mixture of models for each client, in few streams"""
 
@@ -83,11 +92,18 @@ class UCFL(Algorithm):
     stream_weights: Literal["centroid", "group"] = Field("centroid", description="mean row of a cluster, or its FedAvg")
     price: NonNegative = Field(0.0, description="lambda in (12), of a stream; with auto")
     parallel: bool = Field(False, description="train every stream's model at every client")
-    at_round: Natural = Field(0, description="compute W after so many rounds of FedAvg")
+    weights: Weights = Field(Weights(), description="of which model's gradients they are made")
 
-    def fits(self, data: Data) -> None:
-        if isinstance(self.streams, int) and self.streams > data.clients:
-            raise ValueError(f"algorithm.streams: {self.streams} is more than data.clients, {data.clients}")
+    def fits_number(self, clients: int) -> None:
+        if clients > MOST:
+            raise ValueError(f"data.clients: ucfl compares all pairs of clients, {clients} are more than {MOST}")
+        if isinstance(self.streams, int) and self.streams > clients:
+            raise ValueError(f"algorithm.streams: {self.streams} is more than data.clients, {clients}")
+        if self.stream_weights == "group" and self.streams in ("all", clients) and clients > 1:
+            raise ValueError(
+                "algorithm.stream_weights: with group and a stream for each client, clients learn alone; take "
+                "streams: auto, fewer of them, stream_weights: centroid, or algorithm: local"
+            )
 
     def server(self, theta: Tensor, facts: Facts) -> Server:
         n = facts.samples.to(theta.device)
@@ -100,18 +116,18 @@ class UCFL(Algorithm):
 
     @property
     def prepares_after(self) -> int:
-        return self.at_round
+        return self.weights.at_round
 
     def prepare(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
         theta = server.theta[0]
         g = cohort.mean_grad(theta)
         delta = streams.distances(fl.gram(g.float()))
-        choices = self.variance.counts(cohort.n_train.cpu().numpy().astype(np.int64))
-        sigma2 = fl.gather(torch.stack([self.variances(theta, g, k, cohort) for k in choices], 1))
+        cuts = self.variance.cuts(cohort.n_train.cpu().numpy().astype(np.int64))
+        sigma2 = fl.gather(torch.stack([variances(theta, g, cut, cohort) for cut in cuts], 1))
         samples, seed = fl.gather(cohort.n_train), cohort.seed % 2**32
 
         def found(_: Found, sums: Any) -> Found:
-            return streams.best(delta, sigma2, samples, self.streams, self.price, seed)
+            return streams.best(delta, sigma2, samples, self.streams, self.price, seed, cohort.beat)
 
         empty = Found(delta, delta[0], torch.zeros_like(delta[0]).long(), delta[0])
         best = fl.aggregate(found, empty, n=torch.ones_like(cohort.n_train))  # on rank 0, and from there everywhere
@@ -125,21 +141,13 @@ class UCFL(Algorithm):
         )  # fmt: skip
         return Server(best.weight, best.cluster, row, theta.repeat(len(row), 1)), Client(theta.expand_as(clients.theta))
 
-    def variances(self, theta: Tensor, g: Tensor, count: np.ndarray, cohort: Cohort) -> Tensor:
-        """sigma_i² (10)"""
-        total = torch.zeros_like(cohort.n_train)
-        for part in cohort.parts(count, self.variance.draws == "independent"):
-            total += squared(cohort.mean_grad(theta, part) - g).nan_to_num(0.0)  # a client without such a part has NaN
-        return total / torch.from_numpy(count).to(total)
-
     # ------------------------------------------------------------------ a round
 
     def round(self, server: Server, clients: Client, cohort: Cohort, fl: Federation) -> tuple[Server, Client]:
         if len(server.row) == 0:
             w = server.weight[cohort.clients][:, fl.everyone]
             return server, Client(fl.mix(w / w.sum(1, keepdim=True), cohort.descend(clients.theta)))  # (8)
-        alive = server.row[:, fl.everyone].sum(1) > ACTIVE * server.row.sum(1)
-        share = (server.row * col(alive))[:, cohort.clients].T  # of each client in each stream (m, k)
+        share = server.row[:, cohort.clients].T  # of each client in each stream (m, k)
         if self.parallel and len(server.row) > 1:
             models = [
                 self.average(theta, share[:, k], cohort.descend(theta, stream=f"stream {k}"), fl)  # (13)
@@ -152,12 +160,12 @@ class UCFL(Algorithm):
         return server, clients
 
     def average(self, stream: Tensor, share: Tensor, theta: Tensor, fl: Federation) -> Tensor:
-        """The average of one stream (d), share (m), or of all (k, d), share (m, k); one without any weight stays."""
+        """The average of one stream (d), share (m), or of all (k, d), share (m, k); with hardly any weight it stays."""
 
         @columnwise
         def mean(old: Stream, sums: Any) -> Stream:
             n = sums.n.unsqueeze(-1)
-            return Stream(torch.where(n > 0, sums.theta / n, old.theta))
+            return Stream(torch.where(n > ACTIVE, sums.theta / n, old.theta))
 
         return fl.aggregate(
             mean, Stream(stream), theta=(share, theta), n=(share, torch.ones(len(share)).to(share))
@@ -187,23 +195,37 @@ class UCFL(Algorithm):
         own = len(server.row) == 0
         return Models(globally=None, personal=clients.theta if own else self.streams_of(server, cohort))
 
-    def traffic(self, server: Server, clients: int) -> Traffic:
-        k = len(server.row) or clients
-        return Traffic(streams=k, uplinks=k if self.parallel else 1)
+    def traffic(self, server: Server, active: int) -> Traffic:
+        k = len(server.row) or active
+        return Traffic(streams=k if self.parallel else min(k, active), uplinks=k if self.parallel else 1)
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:
         """Weights that say nothing."""
-        if "collaborators" not in series:
-            return [f"ucfl: at_round={self.at_round} was not passed, so there are no weights: this was FedAvg"]
-        if len(series["W"]) < 2:
+        if len(series.get("W", ())) < 2:
             return []
         found, n = series["collaborators"], series["samples"] / series["samples"].sum()
         most = float(np.exp(-(n * np.log(n)).sum()))
         if found.max() < ALONE:
             return ["ucfl: the weights are nearly the identity, clients learn alone; take smaller parts (variance)"]
+        still = streams.floored(torch.from_numpy(series["sigma2"])).numpy() > series["sigma2"]
+        if alone := int((still & (found < ALONE)).sum()):
+            return [
+                f"ucfl: {alone} of {len(found)} clients have no variance, as their data is one part or all alike: they "
+                f"learn alone, and nobody from them; take smaller parts (variance)"
+            ]
         if found.min() > UNIFORM * most:
             return [
                 "ucfl: every row of weights is nearly FedAvg's; take larger parts (variance), or a model whose "
                 "gradients tell clients apart (model.init=glorot)"
             ]
         return []
+
+
+def variances(theta: Tensor, g: Tensor, cut: Cut, cohort: Cohort) -> Tensor:
+    """sigma_i² (10); of a part that is all of a client's data exactly 0"""
+    total = torch.zeros_like(cohort.n_train)
+    for part in cohort.parts(*cut):
+        size = torch.tensor([len(places) for places in part]).to(total)
+        far = squared(cohort.mean_grad(theta, part) - g)  # a client without such a part has NaN
+        total += far.where((size > 0) & (size < cohort.n_train), torch.zeros_like(far))
+    return total / torch.from_numpy(cut.parts).to(total)

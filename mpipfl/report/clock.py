@@ -4,14 +4,19 @@
     T_comp  = T_min + H_N / mu                               H_N = 1 + 1/2 + ... + 1/N
 
 N clients take part in a round, whose computing times are shifted exponentials: T_comp is the expected slowest one. The
-server sends `streams` models in a round, a client `uplinks` vectors of a model's size; both are in summary.json.
+server sends `streams` models in a round, a client `uplinks` vectors of a model's size. Both may change on the way, as
+clusters split or weights are made, and metrics.csv has them with each evaluation; rounds cost what they did at the
+next one. summary.json has the last ones. A special round, of gradients, is not counted.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..history import COSTS
 from .runs import ReportError, Run
 
 
@@ -23,8 +28,16 @@ class System(NamedTuple):
     mu: float  # the rate of what comes on top
 
     def of(self, run: Run) -> float:
-        """T_round of a run"""
-        (streams, uplinks), _ = told(run)
+        """T_round of a run at its end"""
+        return float(self._round(run, *told(run)[0]))
+
+    def elapsed(self, run: Run) -> np.ndarray:
+        """The time at each evaluation of a run"""
+        sent = [run.curve(name) for name in COSTS]
+        streams, uplinks = (np.where(np.isnan(x), last, x) for x, last in zip(sent, told(run)[0], strict=True))
+        return np.cumsum(np.diff(run.rounds, prepend=0) * self._round(run, streams, uplinks))
+
+    def _round(self, run: Run, streams: Any, uplinks: Any) -> Any:
         clients = participants(run)
         harmonic = sum(1 / i for i in range(1, clients + 1))
         return streams + self.rho * uplinks * clients + self.tmin + harmonic / self.mu
@@ -35,7 +48,7 @@ class System(NamedTuple):
 
 def told(run: Run) -> tuple[tuple[float, float], bool]:
     """A run's streams and uplinks, and whether its summary tells them (else they are 1)."""
-    found = [run.summary.get(name) for name in ("streams", "uplinks")]
+    found = [run.summary.get(name) for name in COSTS]
     match [float(v) for v in found if isinstance(v, int | float) and math.isfinite(v) and v >= 0]:
         case [streams, uplinks]:
             return (streams, uplinks), True

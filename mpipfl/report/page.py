@@ -138,7 +138,8 @@ def time(comparison: Comparison, systems: Sequence[System]) -> str:
                *(contents.Column(f"time of a round: {system}", 1) for system in systems),
                contents.Column("sent and received here, MB", 1)]  # fmt: skip
     parts = [
-        "<p>T_round = T_dl (streams + rho uplinks N) + tmin + H_N / mu, with T_dl = 1 and N clients in a round.</p>",
+        "<p>T_round = T_dl (streams + rho uplinks N) + tmin + H_N / mu, with T_dl = 1 and N clients in a round; the "
+        "table's are of the last round.</p>",
         drawn(comparison, pictures.against_time(comparison, systems), ""),
         Table("time", "Normalised time", columns, rows).html(),
     ]

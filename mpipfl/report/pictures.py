@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -109,7 +109,7 @@ def thinned(*arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def draw_curves(
-    axes: Any, lines: Sequence[tuple[int, Line]], name: str, scale: float, time: Callable[[Line], float] | None = None
+    axes: Any, lines: Sequence[tuple[int, Line]], name: str, scale: float, system: System | None = None
 ) -> bool:
     """A figure against rounds, or against time, with a band of one standard error. Whether there was anything."""
     seen: list[np.ndarray] = []
@@ -117,7 +117,9 @@ def draw_curves(
         x, y, error = line.curve(name)
         if np.isnan(y).all():
             continue
-        x, y, error = thinned(x * (time(line) if time else 1), scale * y, scale * error)
+        if system is not None:
+            x = np.mean([system.elapsed(run)[np.isin(run.rounds, x)] for run in line.runs], 0)
+        x, y, error = thinned(x, scale * y, scale * error)
         axes.plot(x, y, marker="." if len(x) == 1 else None, **style(index))
         if error.any():
             axes.fill_between(x, y - error, y + error, color=style(index)["color"], alpha=0.15, linewidth=0)
@@ -126,7 +128,7 @@ def draw_curves(
     finite = values[np.isfinite(values)]
     if "accuracy" not in name and len(finite) and finite.min() > 0 and finite.max() > 30 * finite.min():
         logarithmic(axes, "y")
-    axes.set_xlabel("time, T_dl = 1" if time else "round")
+    axes.set_xlabel("time, T_dl = 1" if system else "round")
     axes.xaxis.get_major_locator().set_params(integer=True)
     return bool(len(values))
 
@@ -161,8 +163,7 @@ def against_time(comparison: Comparison, systems: Sequence[System]) -> str:
     wanted = [(system, kind) for system in systems for kind in KIND]
     with panels(len(wanted)) as (canvas, grid):
         for axes, (system, kind) in zip(grid, wanted, strict=True):
-            draw_curves(axes, numbered, f"{kind}_accuracy_mean", 100,
-                        lambda line, system=system: float(np.mean([system.of(run) for run in line.runs])))  # type: ignore[misc]  # fmt: skip
+            draw_curves(axes, numbered, f"{kind}_accuracy_mean", 100, system)
             axes.set_title(f"accuracy, %, {KIND[kind]}: {system}", fontsize=8.5)
         return svg(canvas, "time")
 
