@@ -21,7 +21,7 @@ from .data.federated import Data
 from .errors import ConfigError
 from .models import Model
 from .models.networks import LeNet5
-from .schedule import round_half_up
+from .schedule import expected
 from .section import Count, Fraction, Natural, NonNegative, Number, Positive, Section
 
 MANY = 100_000  # values in a configuration
@@ -68,7 +68,7 @@ class Participation(Section):
 
     def expected(self, clients: int) -> int:
         """How many of so many clients report in a round; about, where they are drawn one by one."""
-        return max(1, round_half_up((self.fraction if self.probability is None else self.probability) * clients))
+        return expected(self.fraction if self.probability is None else self.probability, clients)
 
 
 class Evaluate(Section):
@@ -164,13 +164,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _method_fits(self) -> Config:
         self.algorithm.fits(self.data)
-        if self.newcomers is not None:
-            return self
-        self.algorithm.fits_number(self.data.clients)
-        special = self.algorithm.prepares_after
-        if special is not None and special >= self.rounds:
-            kind = self.algorithm.kind
-            raise ValueError(f"rounds: {self.rounds} are over before {kind}'s special one, which is after {special}")
+        if self.newcomers is None:
+            self.algorithm.fits_run(self.data.clients, self.rounds)
         return self
 
     @property

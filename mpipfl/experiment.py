@@ -219,10 +219,13 @@ class Experiment:
             server, rows = self.method.prepare(self.server, rows, self.cohort(hosting.hosted), self.fl)
         commit_clients = hosting.change(hosting.everyone, hosting.home, np.array(self.fl.named), rows)
         told = {name: value.cpu().numpy() for name, value in self.fl.told.items()}
+        left_out = self.left_out(f"{self.method.kind}'s special round")
 
         def commit() -> None:
             self.server = server
             commit_clients()
+            for line in left_out:
+                self.report.say(line)
             self.history.keep_own(self.method.kind, told)
             for remark in self.method.remarks(told):
                 self.report.say(remark)
@@ -246,7 +249,7 @@ class Experiment:
             server, rows = self.method.round(self.server, rows, cohort, self.fl)
         self.fl.check(rows)
         commit_clients = self.hosting.change(trained, hosts, np.array(self.fl.named), rows)
-        series, left_out = self.series(), ", ".join(map(str, self.fl.named))
+        series, left_out = self.series(), self.left_out(f"round {round}")
 
         def commit() -> None:
             self.advance(round)
@@ -254,12 +257,17 @@ class Experiment:
             commit_clients()
             if series:
                 self.history.append_own(self.method.kind, round, series)
-            if left_out:
-                self.report.say(f"round {round}: left out, because its values are not finite: client {left_out}")
+            for line in left_out:
+                self.report.say(line)
             self.telemetry.samples += cohort.tally.samples
             self.telemetry.steps += cohort.tally.steps
 
         return commit
+
+    def left_out(self, round: str) -> list[str]:
+        """A line that says who was left out of a round, if anybody was."""
+        named = ", ".join(map(str, self.fl.named))
+        return [f"{round}: left out, because its values are not finite: client {named}"] if named else []
 
     def advance(self, round: int) -> None:
         self.round, self.fresh = round, True
@@ -403,7 +411,7 @@ class Experiment:
         return Cohort(clients, self.store, self.plan.model, config.train, config.seed, round, self.width, beat)
 
     def traffic(self) -> Traffic:
-        """What a round costs by now."""
+        """What the last round cost."""
         return self.method.traffic(self.server, self.config.participation.expected(self.clients))
 
     def note(self) -> str:

@@ -20,10 +20,7 @@ from . import volumes
 from .files import hdf5, whole
 from .metrics import mean, over_clients
 from .sealed import content
-from .volumes import Arrays, Volume
-
-KINDS = ("personal", "global")
-COSTS = ("streams", "uplinks")  # of a round, by the method's `traffic`
+from .volumes import ALIGNED, COSTS, KINDS, Arrays, Volume
 
 
 class Record(NamedTuple):
@@ -54,7 +51,7 @@ class History:
         """What the data sets of a whole history.h5 say of evaluations."""
         history = cls(series["n_train"], series["n_test"])
         for i, round in enumerate(series["round"]):
-            history.append(round, {name: v[i] for name, v in series.items() if name.split("/")[0] in (*KINDS, *COSTS)})
+            history.append(round, {name: v[i] for name, v in series.items() if name.split("/")[0] in ALIGNED})
         return history
 
     @property

@@ -66,7 +66,7 @@ def participants(seed: int, round: int, clients: int, fraction: float, probabili
     draw = words(key(seed, "participants", round), clients)
     if probability is not None:
         return np.flatnonzero((draw >> np.uint64(11)).astype(np.float64) * 2.0**-53 < probability)
-    return lowest(draw, max(1, round_half_up(fraction * clients)))
+    return lowest(draw, expected(fraction, clients))
 
 
 def sample(seed: int, purpose: str, clients: int, count: int) -> np.ndarray:
@@ -77,6 +77,11 @@ def sample(seed: int, purpose: str, clients: int, count: int) -> np.ndarray:
 def lowest(draw: np.ndarray, count: int) -> np.ndarray:
     """Where the least of some random words are, sorted."""
     return np.arange(len(draw)) if count == len(draw) else np.sort(np.argpartition(draw, count)[:count])
+
+
+def expected(share: float, clients: int) -> int:
+    """How many clients a share is; at least one."""
+    return max(1, round_half_up(share * clients))
 
 
 def round_half_up(x: float) -> int:

@@ -18,7 +18,9 @@ from .files import sync
 from .sealed import LENGTH, fault, seal_of, sealed
 
 Arrays = dict[str, np.ndarray]
-ALIGNED = ("personal", "global")  # series that have a row for each one of `round`
+KINDS = ("personal", "global")  # of models
+COSTS = ("streams", "uplinks")  # of a round, by the method's `traffic`
+ALIGNED = (*KINDS, *COSTS)  # series, by the first part of their names, that have a row for each one of `round`
 
 
 class Volume(NamedTuple):

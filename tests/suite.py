@@ -145,3 +145,8 @@ def differing(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[
     """The names of what is not the same to the bit."""
     names = sorted(one.keys() | other.keys())
     return [n for n in names if n not in one or n not in other or one[n].tobytes() != other[n].tobytes()]
+
+
+def without_costs(run: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What may be the same where two methods are, which send different things."""
+    return {name: value for name, value in run.items() if name not in ("history/streams", "history/uplinks")}

@@ -202,8 +202,9 @@ def test_the_tables_agree(finished: tuple[Path, str]) -> None:
              for what in ("accuracy", "loss")]  # fmt: skip
     names += [f"{kind}/{what}" for kind in ("personal", "global") for what in ("precision", "recall", "f1")]
     last = {f"confusion/{kind}" for kind in ("personal", "global")}
-    assert set(history) - last == {"round", "clients", "n_train", "n_test", *names}
+    assert set(history) - last == {"round", "clients", "n_train", "n_test", "streams", "uplinks", *names}
     assert all(history[name].shape == (3, CLIENTS) for name in names)
+    assert all(history[name].tolist() == [float(row[name]) for row in rows] for name in ("streams", "uplinks"))
     for row, accuracy in zip(rows, history["global/accuracy"], strict=True):
         assert float(row["global_accuracy_mean"]) == pytest.approx(accuracy.mean(), abs=1e-12)
         assert float(row["global_accuracy_weighted"]) == pytest.approx((accuracy * n_test).sum() / n_test.sum())

@@ -252,6 +252,9 @@ def test_time_adds_up_what_rounds_cost_by_then(tmp_path: Path) -> None:
     assert clock.of(run) == pytest.approx(4 + rest)
     run.rows[:] = run.rows[::2] + run.rows[3:]  # evaluations in rounds 0, 2 and 3
     assert clock.elapsed(run) == pytest.approx([0, 8 + 2 * rest, 11 + 3 * rest])
+    del run.summary["streams"]  # it goes on
+    run.rows[-1]["uplinks"] = 1.0
+    assert told(run) == ((3, 1), True)
 
 
 def test_results_against_a_setting(tmp_path: Path) -> None:

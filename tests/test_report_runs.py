@@ -150,6 +150,18 @@ def test_series_that_do_not_fit(tmp_path: Path) -> None:
     assert run.series == {} and "personal/accuracy has the shape (2, 3), not (2, 4)" in run.problems[0]
 
 
+@pytest.mark.parametrize("streams", [np.ones((3, 4)), np.ones(1), np.array([b"a", b"b", b"c"])], ids=["2", "1", "text"])
+def test_costs_that_do_not_fit(streams: np.ndarray, tmp_path: Path) -> None:
+    """Nothing else is lost, also where history.h5 is all there is."""
+    path = three(tmp_path)[2]
+    (path / "metrics.csv").unlink()
+    folders.rewrite_history(path, streams=streams, uplinks=np.arange(2.0))
+    run = read(path)
+    assert len(run.rows) == 2 and "personal/accuracy" in run.series and "streams" not in run.series
+    assert run.curve("uplinks").tolist() == [0, 1]
+    assert streams.dtype.kind == "S" or "streams of the shape" in run.problems[0]
+
+
 def test_names_are_escaped(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "<script>alert(1)</script>", rising(3, 4, 0.5), name="<b>")
     html = page(compared(path))

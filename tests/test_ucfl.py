@@ -294,7 +294,39 @@ def test_no_variance_counts_as_a_millionth_of_the_median(bench: Callable[..., Be
     assert got == pytest.approx(expected, abs=1e-6)
     assert (np.diag(got)[[3, 5, 6, 7, 8, 9, 10]] > 0.99).all()
     (said,) = UCFL().remarks(clients.told)
-    assert "7 of 11 clients have no variance" in said
+    assert "7 of 11 clients have no variance" in said and "they learn alone" in said
+    clients.prepare(variance={"part": 8}, streams=3)
+    (said,) = UCFL().remarks(clients.told)
+    assert "7 of 11 clients have no variance" in said and "clusters of their rows mean nothing" in said
+    clients.prepare(variance={"part": 8}, parallel=True)
+    assert "they learn alone" in UCFL().remarks(clients.told)[0]
+
+
+@pytest.mark.parametrize("streams", ["all", 2, "auto"])
+def test_a_client_that_is_left_out_of_the_special_round(streams: Any, alone: Comm) -> None:
+    """It is by itself; the others' weights are (9) among them."""
+    clients = Bench(alone, [samples(24 + 3 * i, i, NAMES[i % 2]) for i in range(5)])
+    clients.store.x[:24] = torch.nan  # of client 0
+    clients.fl = Federation(alone, Telemetry(), 5, nonfinite="skip")
+    server = clients.prepare(variance={"part": 8}, streams=streams)
+    assert clients.fl.named == [0]
+    w, sigma2 = server.weight.numpy(), clients.told["sigma2"]
+    assert sigma2[0] == 0 and (sigma2[1:] > 0).all()
+    assert w[0] == pytest.approx([1, 0, 0, 0, 0], abs=1e-12)
+    g = np.stack([clients.gradient(batch) for batch in clients.data[1:]])
+    assert w[1:, 1:] == pytest.approx(mixing(distances(g), sigma2[1:], clients.n[1:]), abs=1e-6)
+    assert torch.isfinite(server.row).all()
+
+
+@pytest.mark.parametrize("streams", ["all", 2, "auto"])
+def test_everybody_is_left_out_of_the_special_round(streams: Any, alone: Comm) -> None:
+    """Then it is FedAvg."""
+    clients = Bench(alone, [samples(12 + i, i) for i in range(3)])
+    clients.store.x[:] = torch.nan
+    clients.fl = Federation(alone, Telemetry(), 3, nonfinite="skip")
+    server = clients.prepare(variance={"parts": 2}, streams=streams)
+    assert server.row.numpy() == pytest.approx(clients.n[None] / clients.n.sum(), abs=1e-15)
+    assert server.cluster.tolist() == [0, 0, 0] and torch.equal(server.theta, clients.theta[None])
 
 
 def test_where_the_floor_is() -> None:
@@ -525,7 +557,7 @@ def test_as_many_streams_as_clients_are_no_clusters(alone: Comm) -> None:
 
 
 def test_few_clusters_are_scored_where_their_number_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them for auto; every one is a sign of life, and asks whether to go on."""
+    """All of them for auto; every one is a sign of life, and asks whether to go on. None of very many clients."""
     monkeypatch.setattr(streams, "LOOKED", 5)
     w, beats = torch.from_numpy(planted([4, 4, 4])), []
 
@@ -537,8 +569,12 @@ def test_few_clusters_are_scored_where_their_number_is_given(monkeypatch: pytest
         got = streams.group(w, wanted, 0.0, 0).silhouette.numpy()
         assert (np.flatnonzero(~np.isnan(got)) + 1).tolist() == scored
     left = streams.group(w, "auto", 0.0, 0, beat).silhouette.numpy()
-    assert (np.flatnonzero(~np.isnan(left)) + 1).tolist() == [2, 3, 4, 12]
-    assert len(beats) == 4
+    assert (np.flatnonzero(~np.isnan(left)) + 1).tolist() == [2, 3, 12]
+    assert len(beats) == 5  # before a clustering and before its score
+    monkeypatch.setattr(streams, "FEW", 11)
+    for wanted, scored in (("all", [12]), (9, [9, 12]), ("auto", list(range(2, 13)))):
+        got = streams.group(w, wanted, 0.0, 0).silhouette.numpy()
+        assert (np.flatnonzero(~np.isnan(got)) + 1).tolist() == scored
 
 
 GROUPS: dict[str, Any] = {
@@ -652,10 +688,12 @@ def test_remarks_hold_for_every_row() -> None:
     n = np.array([1.0, 1.0, 8.0])
     fedavgs = float(np.exp(-(n / 10 * np.log(n / 10)).sum()))
 
-    def of(*found: float) -> list[str]:
-        return UCFL().remarks({"W": np.eye(3), "collaborators": np.array(found), "samples": n, "sigma2": np.ones(3)})
+    def of(*found: float, rows: int = 0) -> list[str]:
+        known = {"W": np.eye(3), "samples": n, "sigma2": np.ones(3), "row": np.ones((rows, 3))}
+        return UCFL().remarks(known | {"collaborators": np.array(found)})
 
     assert len(of(1.0, 1.01, 1.04)) == len(of(0.96 * fedavgs, fedavgs, fedavgs)) == 1
+    assert "clients learn alone" in of(1.0, 1.0, 1.0)[0] and "mean nothing" in of(1.0, 1.0, 1.0, rows=2)[0]
     assert of(1.0, 1.0, 1.06) == of(0.94 * fedavgs, fedavgs, fedavgs) == []
     assert UCFL().remarks({"W": np.ones((1, 1)), "collaborators": np.ones(1), "samples": np.ones(1)}) == []
 
@@ -677,8 +715,11 @@ def test_what_a_round_costs(alone: Comm) -> None:
     ("variance", "path", "said"),
     [
         *(({"part": value}, "variance.part", "is neither") for value in (0, -1, "a/b", "1/0", 1.5, "", float("nan"))),
-        *(({"part": value}, "variance.part", "is neither") for value in ("1e-400", 1e-10, 10**400, 1_000_000_001)),
-        *(({"part": value}, "variance.part", "one sample or all of them") for value in (1.0, "1/1")),
+        *(
+            ({"part": value}, "variance.part", "is neither")
+            for value in ("1e-400", 1e-10, 10**400, "1e99999999", 1_000_000_001)
+        ),
+        *(({"part": value}, "variance.part", "one sample or all of them") for value in (1.0, "1/1", "0.9" + 30 * "9")),
         ({"part": "2/3"}, "variance", "cannot be cut twice"),
         ({"part": True}, "variance.part", "not true or false"),
         ({"part": 100, "parts": 2}, "variance", "give part or parts"),
@@ -710,11 +751,12 @@ def test_a_group_for_each_client_is_refused(streams: Any, tmp_path: Path) -> Non
 
 
 def test_more_clients_than_have_a_table(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.clients: ucfl compares all pairs of clients, 20001 are more than"):
-        config({"algorithm": "ucfl", "data.clients": 20001}, tmp_path)
+    with pytest.raises(ConfigError, match=r"data\.clients: ucfl compares all pairs of clients, 10001 are more than"):
+        config({"algorithm": "ucfl", "data.clients": 10001}, tmp_path)
 
 
 @pytest.mark.parametrize("at_round", [4, 9])
 def test_weights_after_the_last_round(at_round: int, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"rounds: 4 are over before ucfl's special one, which is after {at_round}"):
+    said = rf"algorithm\.weights\.at_round: {at_round} is not before the last of 4 rounds; take 3 or less"
+    with pytest.raises(ConfigError, match=said):
         config({"algorithm": {"kind": "ucfl", "weights": {"at_round": at_round}}}, tmp_path)

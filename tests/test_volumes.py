@@ -128,7 +128,7 @@ def test_a_series_of_a_newer_version(tmp_path: Path) -> None:
     old = {f"{kind}/accuracy": np.array([0.5, 1.0]) for kind in KINDS}
     history.append(0, old)
     history = history.bound(0, history.bind(tmp_path, 0))
-    history.append(1, old | {"personal/f1": np.ones(2)})
+    history.append(1, old | {"personal/f1": np.ones(2), "streams": np.float64(3)})
     history = history.bound(1, history.bind(tmp_path, 1))
     history.append(2, old)
     paths, lost = volumes.sound(tmp_path, history.volumes)
@@ -137,6 +137,8 @@ def test_a_series_of_a_newer_version(tmp_path: Path) -> None:
     assert lost == [] and found["round"].tolist() == [0, 1, 2]
     nothing = [np.nan, np.nan]
     np.testing.assert_array_equal(found["personal/f1"], [nothing, [1, 1], nothing])
+    np.testing.assert_array_equal(found["streams"], [np.nan, 3, np.nan])
+    assert History.of(found | {"n_train": np.ones(2), "n_test": np.ones(2)}).figures[1]["streams"] == 3
 
 
 HARM: dict[str, tuple[Callable[[Path], object], str]] = {

@@ -85,8 +85,8 @@ class Algorithm(Section):
     def fits(self, data: Data) -> None:
         """Raises ValueError with the key's path where a parameter makes no sense with the data."""
 
-    def fits_number(self, clients: int) -> None:
-        """The same for the number of clients that learn together; newcomers do not."""
+    def fits_run(self, clients: int, rounds: int) -> None:
+        """The same for so many clients that learn together in so many rounds; newcomers do not."""
 
     def server(self, theta: Tensor, facts: Facts) -> Any:
         """The server's state before the first round, from the network's initial weights theta (d)."""
@@ -135,7 +135,7 @@ class Algorithm(Section):
         raise TypeError(f"{type(self).__name__} must say which models it makes")
 
     def traffic(self, server: Any, active: int) -> Traffic:
-        """What a round of so many active clients costs."""
+        """What the round of so many active clients cost that made this server."""
         return Traffic()
 
     def remarks(self, series: dict[str, np.ndarray]) -> list[str]:

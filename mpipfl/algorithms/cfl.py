@@ -43,6 +43,7 @@ class Server(NamedTuple):
     theta: Tensor  # θ_c, one row for each cluster there may ever be (clusters, d)
     cluster: Tensor  # every client's cluster (M)
     clusters: Tensor  # how many there are, one number
+    sent: Tensor  # how many there were before the last round
     peak: Tensor  # the greatest |Σ p_i Δ_i| so far, one number, float64
 
 
@@ -60,7 +61,8 @@ class CFL(Algorithm):
     def server(self, theta: Tensor, facts: Facts) -> Server:
         together = torch.zeros(facts.clients, dtype=torch.int64, device=theta.device)
         peak = torch.zeros((), dtype=torch.float64, device=theta.device)
-        return Server(theta.repeat(min(self.clusters, facts.clients), 1), together, together.new_ones(()), peak)
+        one = together.new_ones(())
+        return Server(theta.repeat(min(self.clusters, facts.clients), 1), together, one, one.clone(), peak)
 
     def round(self, server: Server, clients: Nothing, cohort: Cohort, fl: Federation) -> tuple[Server, Nothing]:
         before = server.theta[server.cluster[cohort.clients]]
@@ -99,7 +101,8 @@ class CFL(Algorithm):
                 if ((1 - alike) / 2) ** 0.5 > max(self.gamma_max, SAME):  # (33)
                     cluster[everyone[rows[apart]]], parent[count] = count, c
                     count += 1
-        return Server(server.theta, cluster, torch.tensor(count, device=cluster.device), peak), parent
+        after = torch.tensor(count, device=cluster.device)
+        return Server(server.theta, cluster, after, server.clusters, peak), parent
 
     def arrive(
         self, server: Server, clients: Nothing, past: Past, cohort: Cohort, fl: Federation
@@ -113,7 +116,7 @@ class CFL(Algorithm):
         return Models(globally=server.theta[server.cluster[cohort.clients]], personal=None)
 
     def traffic(self, server: Server, active: int) -> Traffic:
-        return Traffic(streams=min(int(server.clusters), active))
+        return Traffic(streams=min(int(server.sent), active))
 
 
 def length(gram: Tensor, p: Tensor) -> Tensor:

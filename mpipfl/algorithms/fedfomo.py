@@ -53,7 +53,7 @@ class FedFOMO(Algorithm):
         if data.split.validation == 0:
             raise ValueError("data.split.validation: 0 leaves fedfomo nothing to judge models by; try 0.1")
 
-    def fits_number(self, clients: int) -> None:
+    def fits_run(self, clients: int, rounds: int) -> None:
         if self.models_received != "all" and self.models_received > clients - 1:
             raise ValueError(
                 f"algorithm.models: {self.models_received} models are more than the {clients - 1} other clients have; "

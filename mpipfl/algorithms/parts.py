@@ -35,12 +35,12 @@ class Variance(Section):
         if value is None:
             return None
         try:
-            size = Fraction(value)
+            size = Fraction(value if "/" in str(value) else float(value))  # not the many digits of 1e99999999
         except (ValueError, ZeroDivisionError, OverflowError):
             raise ValueError("is neither a number nor a fraction such as 1/3") from None
         if not (Fraction(1, MOST) <= size < 1 or (1 <= size <= MOST and size.denominator == 1)):
             raise ValueError("is neither a number of samples (1, 2 ... 1e9) nor a fraction below 1 (1e-9 or more)")
-        if size == 1 and str(value) != "1":
+        if float(size) == 1 and str(value) != "1":
             raise ValueError("is it one sample or all of them? Write 1 for parts of one sample, or a fraction below 1")
         return int(size) if size >= 1 else float(size)
 

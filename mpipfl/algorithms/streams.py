@@ -12,6 +12,7 @@ from torch import Tensor
 
 FLOOR = 1e-6  # of the median variance: a smaller one counts as so much
 LOOKED = 64  # clusters up to which they are scored where their number is not to be chosen
+FEW = 1_000  # clients of whom that takes a minute or less
 
 Beat = Callable[[], bool]  # a sign of life; whether to go on
 
@@ -68,8 +69,8 @@ def collaborators(weight: Tensor) -> Tensor:
 
 def group(weight: Tensor, streams: int | str, price: float, seed: int, beat: Beat = lambda: True) -> Grouping:
     """K-means on the rows: k clusters, or as many as maximise silhouette - price * k (one, where no score is positive;
-    `all`: every client by itself). `auto` scores all k, which takes minutes with hundreds of clients; else it is those
-    up to LOOKED."""
+    `all`: every client by itself). `auto` scores all k, which takes minutes with hundreds of clients; else it is the
+    given one and, with FEW clients, those up to LOOKED."""
     from sklearn.metrics import silhouette_score  # a third of the program's start, for those who need it
     from threadpoolctl import threadpool_limits
 
@@ -80,11 +81,12 @@ def group(weight: Tensor, streams: int | str, price: float, seed: int, beat: Bea
         score[m - 1] = 0
     with threadpool_limits(1):  # several threads add in the order in which they end
         for k in range(2, m):
-            if not (streams == "auto" or k <= LOOKED or k == streams):
+            if not (streams in ("auto", k) or (k <= LOOKED and m <= FEW)):
                 continue
             if not beat():
                 break  # the round is given up, and what is made here
             labels[k] = clusters(rows, k, seed)
+            beat()
             score[k - 1] = silhouette_score(rows, labels[k]) if len(np.unique(labels[k])) > 1 else 0
     k = m
     if streams == "auto":

@@ -25,8 +25,8 @@ computation and uplinks are as many times as much.
 Everything is personal, there is no global model. Of clients that are not active nobody gets anything: the weights are
 scaled to sum to 1 over the active ones, and a stream of whose weight they have less than a millionth keeps its model.
 A client whose one part is all of its data has the variance 0. One below a millionth of the clients' median (there, or
-with identical samples) counts as so much, and such a client is by itself; that is remarked upon, and so are weights
-that are nearly the identity or nearly FedAvg's.
+with identical samples) counts as so much, and such a client's row is the identity's; that is remarked upon, and so are
+weights that are nearly the identity or nearly FedAvg's all over. Clusters of such rows mean nothing.
 
 A newcomer gets the stream whose model has the least loss on its training data; where every client has a stream of its
 own, one of their models.
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 ALONE, UNIFORM = 1.05, 0.95  # collaborators that are remarked upon: so few, or this share of FedAvg's
 ACTIVE = 1e-6  # of a stream's weight: with less of it in the round, a mean would be of strangers alone, and inexact
-MOST = 20_000  # clients: a table of all pairs has 3 GB
+MOST = 10_000  # clients: a table of all pairs has 0.8 GB, and there are several
 
 
 class Server(NamedTuple):
@@ -94,7 +94,7 @@ class UCFL(Algorithm):
     parallel: bool = Field(False, description="train every stream's model at every client")
     weights: Weights = Field(Weights(), description="of which model's gradients they are made")
 
-    def fits_number(self, clients: int) -> None:
+    def fits_run(self, clients: int, rounds: int) -> None:
         if clients > MOST:
             raise ValueError(f"data.clients: ucfl compares all pairs of clients, {clients} are more than {MOST}")
         if isinstance(self.streams, int) and self.streams > clients:
@@ -103,6 +103,11 @@ class UCFL(Algorithm):
             raise ValueError(
                 "algorithm.stream_weights: with group and a stream for each client, clients learn alone; take "
                 "streams: auto, fewer of them, stream_weights: centroid, or algorithm: local"
+            )
+        if self.weights.at_round >= rounds:
+            raise ValueError(
+                f"algorithm.weights.at_round: {self.weights.at_round} is not before the last of {rounds} rounds; take "
+                f"{rounds - 1} or less, or more rounds"
             )
 
     def server(self, theta: Tensor, facts: Facts) -> Server:
@@ -129,12 +134,11 @@ class UCFL(Algorithm):
         def found(_: Found, sums: Any) -> Found:
             return streams.best(delta, sigma2, samples, self.streams, self.price, seed, cohort.beat)
 
-        empty = Found(delta, delta[0], torch.zeros_like(delta[0]).long(), delta[0])
-        best = fl.aggregate(found, empty, n=torch.ones_like(cohort.n_train))  # on rank 0, and from there everywhere
-        k = int(best.cluster.max()) + 1
-        row = streams.stream_rows(best.weight, best.cluster, samples, self.stream_weights)
-        if k == len(samples) and not self.parallel:
-            row = row[:0]
+        fedavg = Found(server.weight, 0 * samples, server.cluster, samples * torch.nan)  # if all clients are left out
+        best = fl.aggregate(found, fedavg, n=torch.ones_like(cohort.n_train))  # on rank 0, and from there everywhere
+        row = best.weight[:0]
+        if self.parallel or int(best.cluster.max()) + 1 < len(samples):
+            row = streams.stream_rows(best.weight, best.cluster, samples, self.stream_weights)
         fl.tell(
             W=best.weight, delta=delta, sigma2=best.sigma2, silhouette=best.silhouette, cluster=best.cluster,
             collaborators=streams.collaborators(best.weight), row=row, samples=samples,
@@ -205,13 +209,15 @@ class UCFL(Algorithm):
             return []
         found, n = series["collaborators"], series["samples"] / series["samples"].sum()
         most = float(np.exp(-(n * np.log(n)).sum()))
+        own = len(series["row"]) in (0, len(found))
+        so = "clients learn alone" if own else "clusters of their rows mean nothing"
         if found.max() < ALONE:
-            return ["ucfl: the weights are nearly the identity, clients learn alone; take smaller parts (variance)"]
+            return [f"ucfl: the weights are nearly the identity, {so}; take smaller parts (variance)"]
         still = streams.floored(torch.from_numpy(series["sigma2"])).numpy() > series["sigma2"]
         if alone := int((still & (found < ALONE)).sum()):
             return [
-                f"ucfl: {alone} of {len(found)} clients have no variance, as their data is one part or all alike: they "
-                f"learn alone, and nobody from them; take smaller parts (variance)"
+                f"ucfl: {alone} of {len(found)} clients have no variance, as their data is one part, all alike or left "
+                f"out: {'they learn alone, and nobody from them' if own else so}; take smaller parts (variance)"
             ]
         if found.min() > UNIFORM * most:
             return [
@@ -222,10 +228,11 @@ class UCFL(Algorithm):
 
 
 def variances(theta: Tensor, g: Tensor, cut: Cut, cohort: Cohort) -> Tensor:
-    """sigma_i² (10); of a part that is all of a client's data exactly 0"""
+    """sigma_i² (10); exactly 0 of a part that is all of a client's data, and of a client that is left out"""
     total = torch.zeros_like(cohort.n_train)
     for part in cohort.parts(*cut):
         size = torch.tensor([len(places) for places in part]).to(total)
         far = squared(cohort.mean_grad(theta, part) - g)  # a client without such a part has NaN
-        total += far.where((size > 0) & (size < cohort.n_train), torch.zeros_like(far))
+        counts = (size > 0) & (size < cohort.n_train) & far.isfinite()
+        total += far.where(counts, torch.zeros_like(far))
     return total / torch.from_numpy(cut.parts).to(total)

@@ -5,8 +5,8 @@
 
 N clients take part in a round, whose computing times are shifted exponentials: T_comp is the expected slowest one. The
 server sends `streams` models in a round, a client `uplinks` vectors of a model's size. Both may change on the way, as
-clusters split or weights are made, and metrics.csv has them with each evaluation; rounds cost what they did at the
-next one. summary.json has the last ones. A special round, of gradients, is not counted.
+clusters split or weights are made: metrics.csv has those of the evaluated rounds, and the rounds between them count as
+the next one of them. summary.json has the last one's. A special round, of gradients, is not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..history import COSTS
+from ..schedule import expected
+from ..volumes import COSTS
 from .runs import ReportError, Run
 
 
@@ -47,11 +48,13 @@ class System(NamedTuple):
 
 
 def told(run: Run) -> tuple[tuple[float, float], bool]:
-    """A run's streams and uplinks, and whether its summary tells them (else they are 1)."""
-    found = [run.summary.get(name) for name in COSTS]
-    match [float(v) for v in found if isinstance(v, int | float) and math.isfinite(v) and v >= 0]:
-        case [streams, uplinks]:
-            return (streams, uplinks), True
+    """A run's streams and uplinks at its end, by its summary or else its last evaluation, and whether these tell them
+    (else they are 1)."""
+    for source in (run.summary, *run.rows[-1:]):
+        found = [source.get(name) for name in COSTS]
+        match [float(v) for v in found if isinstance(v, int | float) and math.isfinite(v) and v >= 0]:
+            case [streams, uplinks]:
+                return (streams, uplinks), True
     return (1.0, 1.0), False
 
 
@@ -59,7 +62,7 @@ def participants(run: Run) -> int:
     """The clients of a round, the expected number where they are drawn one by one; at least one."""
     share = run.settings.get("participation.probability") or run.settings.get("participation.fraction") or 1.0
     clients = run.settings.get("data.clients") or run.summary.get("clients") or 1
-    return max(1, math.floor(float(share) * int(clients) + 0.5))
+    return expected(float(share), int(clients))
 
 
 def system(text: str) -> System:

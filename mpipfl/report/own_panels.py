@@ -165,14 +165,15 @@ def mixing(axes: Any, scene: Scene) -> str | None:
     axes.set_yticks([])
     axes.set_xlabel(f"from client; greatest weight {weight.max():.2g}")
     axes.set_ylabel("to client", labelpad=10)
+    lines = "White lines: the clusters." if cluster.any() else None
     if not group.any():
-        return None
+        return lines
     place = axes.get_yaxis_transform()
     for name in np.unique(group):
         rows = np.flatnonzero(group[order] == name)
         axes.vlines(np.full(len(rows), -0.03), rows - 0.5, rows + 0.5, transform=place, clip_on=False, linewidth=4,
                     color=COLOURS[int(name) % len(COLOURS)])  # fmt: skip
-    return f"Colours left of W: the true groups.{' White lines: the clusters.' if cluster.any() else ''}"
+    return " ".join(filter(None, ["Colours left of W: the true groups.", lines]))
 
 
 def silhouette(axes: Any, scene: Scene) -> str | None:

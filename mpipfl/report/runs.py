@@ -21,6 +21,7 @@ from ..data.partition import Partition
 from ..errors import DataError, UserError
 from ..history import KINDS, History, all_series
 from ..section import flat
+from ..volumes import COSTS
 
 # what bad files raise
 READABLE = (OSError, ValueError, LookupError, TypeError, RuntimeError, AttributeError, EOFError)
@@ -165,6 +166,8 @@ def series_of(path: Path, problems: list[str]) -> dict[str, np.ndarray]:
         assert_shape(found["clients"], shape[1:], "clients")
         for name in [n for n in found if n.split("/")[0] in KINDS]:
             assert_shape(found[name], shape, name)
+        for name in [n for n in COSTS if n in found and found[n].shape != shape[:1]]:
+            problems.append(f"{name} of the shape {found.pop(name).shape} in history.h5: left out")
     except FileNotFoundError:
         problems.append("no history.h5: nothing is known of single clients")
         return {}
