@@ -33,8 +33,8 @@ class Record(NamedTuple):
 
 
 class History:
-    """Series by name: `round` (R); for each kind of model its accuracy and loss (R, M), on test and validation; what a
-    round costs, `streams` and `uplinks` (R)."""
+    """Series by name: `round` (R); for each kind of model its accuracy and loss (R, M), on test and validation; what
+    the round cost, `streams` and `uplinks` (R)."""
 
     def __init__(self, n_train: np.ndarray, n_test: np.ndarray, **known: np.ndarray) -> None:
         self.n_train, self.n_test, self.known = n_train, n_test, known
@@ -59,7 +59,7 @@ class History:
         return [int(figures["round"]) for figures in self.figures]
 
     def append(self, round: int, values: Arrays) -> None:
-        """An evaluation's values, and what a round costs by then."""
+        """An evaluation's values, and what its round cost."""
         rounds = self.rows.setdefault("round", [])
         rounds.append(np.asarray(round))
         for name, value in values.items():
