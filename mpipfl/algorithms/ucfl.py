@@ -182,12 +182,12 @@ class UCFL(Algorithm):
     def arrive(
         self, server: Server, clients: Client, past: Past, cohort: Cohort, fl: Federation
     ) -> tuple[Server, Client]:
-        streams = server.theta if len(server.row) else (old.theta for old in past.clients)
+        models = server.theta if len(server.row) else (old.theta for old in past.clients)
         theta, least, nearest = clients.theta, torch.full_like(cohort.n_train, torch.inf), cohort.n_train.long() * 0
-        for k, stream in enumerate(streams):
-            loss = cohort.loss(stream)
+        for k, model in enumerate(models):
+            loss = cohort.loss(model)
             nearer = loss < least
-            theta, least = torch.where(col(nearer), stream, theta), torch.where(nearer, loss, least)
+            theta, least = torch.where(col(nearer), model, theta), torch.where(nearer, loss, least)
             nearest = torch.where(nearer, k, nearest)
         fl.tell(nearest=fl.gather(nearest))
         return server._replace(row=server.row[:0], theta=server.theta[:0]), Client(theta)

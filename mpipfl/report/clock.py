@@ -3,10 +3,11 @@
     T_round = T_dl (streams + rho uplinks N) + T_comp        T_dl = 1, rho = T_ul / T_dl
     T_comp  = T_min + H_N / mu                               H_N = 1 + 1/2 + ... + 1/N
 
-N clients take part in a round, whose computing times are shifted exponentials: T_comp is the expected slowest one. The
-server sends `streams` models in a round, a client `uplinks` vectors of a model's size. Both may change on the way, as
-clusters split or weights are made: metrics.csv has those of the evaluated rounds, and the rounds between them count as
-the next one of them. summary.json has the last one's. A special round, of gradients, is not counted.
+N clients take part in a round, whose computing times are shifted exponentials: T_comp is the expected slowest one, the
+same for all methods however much they compute (`parallel` user-centric: as many times as much as there are streams).
+The server sends `streams` models in a round, a client `uplinks` vectors of a model's size. Both may change on the way,
+as clusters split or weights are made: metrics.csv has those of the evaluated rounds, and the rounds between them count
+as the next one of them. summary.json has the last one's. A special round, of gradients, is not counted.
 """
 
 from __future__ import annotations
