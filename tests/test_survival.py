@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mpipfl import checkpoint, survival
@@ -125,8 +126,10 @@ def test_a_node_that_stands_still_ends_the_job(survive: bool, undisturbed: Resul
     (tmp_path / "apart.py").write_text(APART)
     with started(tmp_path, path, np=3, survive=survive, program=[str(tmp_path / "apart.py")]) as job:
         wait_until(reached(tmp_path, 2), job)
-        ranks(job)[2].send_signal(signal.SIGSTOP)
+        all_ranks = ranks(job)
+        all_ranks[2].send_signal(signal.SIGSTOP)
         said, _ = job.communicate(timeout=LIMIT)
+        assert psutil.wait_procs(all_ranks, timeout=LIMIT)[1] == []
         assert re.search(r"rank 2 on \S+: no sign of life from this node for 1\d s; the job ends", said)
     assert "no sign of life from this node" in (tmp_path / "run/log.txt").read_text(encoding="utf-8")
     assert main([path, "--resume"]) == 0
